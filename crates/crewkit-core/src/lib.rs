@@ -1,0 +1,14 @@
+//! The words and decisions that the toolsets of crewkit share.
+//!
+//! Nothing here does I/O, waits, or reads a clock: what changes over time is passed in. That is what keeps this
+//! crate from becoming the place where everything lands.
+
+pub mod codes;
+pub mod limits;
+pub mod secret;
+pub mod toolset;
+
+pub use codes::Code;
+pub use limits::Limits;
+pub use secret::Secret;
+pub use toolset::Toolset;
