@@ -47,6 +47,16 @@ const CORE_MAY_USE: &[&str] = &["serde", "thiserror"];
 /// Crates that never see the event loop.
 const SYNCHRONOUS: &[&str] = &["crewkit-core", "crewkit-pack"];
 
+/// Crates to which everything is passed in, and what they must therefore not call.
+const LIBRARIES: &[&str] = &[
+    "crates/crewkit-core/",
+    "crates/crewkit-pack/",
+    "crates/crewkit-agent/",
+    "crates/crewkit-fleet/",
+    "crates/crewkit-server/",
+];
+const NOT_IN_LIBRARIES: &[&str] = &["env::var", "home_dir(", "process::exit("];
+
 /// A source file beyond this has more than one idea.
 const MOST_LINES: usize = 800;
 
@@ -85,7 +95,7 @@ fn generated_documents(mode: Mode, wrong: &mut Vec<String>) -> Result<()> {
         }
         match mode {
             Mode::Check => {
-                wrong.push(format!("{path} is not what its table says; run `cargo xtask tidy --fix`"))
+                wrong.push(format!("{path} is not what its table says; run `cargo xtask tidy --fix`"));
             }
             Mode::Fix => {
                 std::fs::write(&file, text).with_context(|| path.to_owned())?;
@@ -189,12 +199,19 @@ fn files(wrong: &mut Vec<String>) -> Result<()> {
     for name in listing.lines() {
         let path = Path::new(name);
         let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
-        if path.extension().is_some_and(|extension| extension == "rs") {
+        let kind = path.extension().and_then(|extension| extension.to_str());
+        if kind == Some("rs") {
             let is_test =
                 path.components().any(|part| part.as_os_str() == "tests") || name.ends_with("tests.rs");
             let lines = text.lines().count();
             if !is_test && lines > MOST_LINES {
                 wrong.push(format!("{name} has {lines} lines; more than {MOST_LINES} is more than one idea"));
+            }
+            if !is_test && LIBRARIES.iter().any(|library| name.starts_with(library)) && name.contains("/src/")
+            {
+                for call in NOT_IN_LIBRARIES.iter().filter(|call| text.contains(**call)) {
+                    wrong.push(format!("{name} calls `{call}`; a library is told what it needs to know"));
+                }
             }
             for marker in ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"] {
                 if text.contains(marker) && name != "xtask/src/tidy.rs" {
@@ -210,10 +227,10 @@ fn files(wrong: &mut Vec<String>) -> Result<()> {
                 wrong.push(format!("{name} does not inherit the workspace's lints"));
             }
         }
-        if name.ends_with(".rs") || name.ends_with(".md") {
+        if matches!(kind, Some("rs" | "md")) {
             for (number, line) in text.lines().enumerate() {
                 // Two spaces at a line's end mean a break in Markdown; nothing else may hang there.
-                if line.ends_with([' ', '\t']) && !(name.ends_with(".md") && line.ends_with("  ")) {
+                if line.ends_with([' ', '\t']) && !(kind == Some("md") && line.ends_with("  ")) {
                     wrong.push(format!("{name}:{} ends in white space", number + 1));
                 }
             }

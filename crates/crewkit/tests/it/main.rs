@@ -1,5 +1,5 @@
 //! The built binaries, as a person or a client starts them.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod cli;
 mod serve;

@@ -43,7 +43,7 @@ fn the_server_name_tells_the_toolset_and_logs_stay_off_the_protocol() {
         (vec!["mcp", "--toolsets", "agents"], "minifram"),
         (vec!["mcp", "--toolsets", "pack,agents"], "crewkit"),
     ] {
-        let lines = ["".to_owned(), "garbage".to_owned(), initialize("2025-11-25").to_string()];
+        let lines = [String::new(), "garbage".to_owned(), initialize("2025-11-25").to_string()];
         let (messages, _, code) = converse(crewkit(home.path()).args(["-vv"]).args(&arguments), &lines);
         assert_eq!(code, Some(0), "the end of the input is a good end");
         assert_eq!(messages.len(), 2);
