@@ -1,8 +1,16 @@
-//! Declarative deployment of agent assets.
+//! Declarative deployment of agent assets: what a config repo says, compared with what is on disk, applied as a whole
+//! or not at all.
+//!
+//! Nothing here prints, reads the environment or ends the process: paths, environment values and the clock are passed
+//! in, and answers are returned.
 
 pub mod entry;
+pub mod envelope;
+pub mod error;
 pub mod fs;
 pub mod hash;
 pub mod managed;
 pub mod path;
 pub mod transaction;
+
+pub use error::PackError;
