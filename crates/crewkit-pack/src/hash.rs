@@ -1,113 +1,105 @@
-//! SHA-256 as a value: 32 bytes in memory, hex in files and answers.
+//! Content hashes: SHA-256, written in hexadecimal everywhere a person or a file format sees them.
 
 use std::fmt;
-use std::io::{self, Read};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 
-/// A SHA-256 of some content.
+/// The SHA-256 of some content.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sha256([u8; 32]);
+pub struct Digest([u8; 32]);
 
-impl Sha256 {
-    /// The hash of `bytes`.
+impl Digest {
+    /// Hashes `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
-    /// The hash of everything `reader` yields, and how many bytes that was; memory use does not depend on the length.
-    pub fn of_reader(mut reader: impl Read, buffer: &mut [u8]) -> io::Result<(Self, u64)> {
-        let mut hasher = sha2::Sha256::new();
-        let mut total = 0;
-        loop {
-            match reader.read(buffer) {
-                Ok(0) => return Ok((Self(hasher.finalize().into()), total)),
-                Ok(count) => {
-                    hasher.update(buffer.get(..count).unwrap_or_default());
-                    total += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Wraps bytes that are a hash already.
+    /// Takes a hash as it is stored in binary formats.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes of the hash.
+    /// The hash for binary formats.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Lower-case hex, 64 characters.
-    pub fn hex(&self) -> String {
-        self.to_string()
-    }
-
-    /// The first `digits` characters of the hex form.
-    pub fn short(&self, digits: usize) -> String {
-        let mut hex = self.to_string();
-        hex.truncate(digits);
-        hex
+    /// The first `count` hexadecimal digits, as used in derived names.
+    pub fn short(&self, count: usize) -> String {
+        let mut text = self.to_string();
+        text.truncate(count);
+        text
     }
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
-impl fmt::Display for Sha256 {
+impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::with_capacity(64);
-        for byte in self.0 {
-            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0_u8; 64];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
         }
-        f.write_str(&text)
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
-impl fmt::Debug for Sha256 {
+impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sha256({self})")
+        f.write_str(&self.short(12))
     }
 }
 
-/// Text that is not 64 hex digits.
+/// The text is not 64 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a SHA-256 in hex")]
-pub struct NotAHash(String);
+#[error("not a sha256: expected 64 hexadecimal digits")]
+pub struct DigestError;
 
-impl FromStr for Sha256 {
-    type Err = NotAHash;
+impl FromStr for Digest {
+    type Err = DigestError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || NotAHash(text.chars().take(80).collect());
-        let mut bytes = [0; 32];
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
+        let text = text.as_bytes();
         if text.len() != 64 {
-            return Err(wrong());
+            return Err(DigestError);
         }
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digit = |at: usize| pair.get(at).and_then(|c| char::from(*c).to_digit(16)).ok_or_else(wrong);
-            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).map_err(|_| wrong())?;
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+            *byte = digit(pair[0]).ok_or(DigestError)? << 4 | digit(pair[1]).ok_or(DigestError)?;
         }
         Ok(Self(bytes))
     }
 }
 
-impl Serialize for Sha256 {
+impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Sha256 {
+impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Hashes content that arrives in pieces.
+#[derive(Debug, Default, Clone)]
+pub struct Hasher(sha2::Sha256);
+
+impl Hasher {
+    /// Adds a piece.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all pieces.
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
     }
 }
 
@@ -115,20 +107,25 @@ impl<'de> Deserialize<'de> for Sha256 {
 mod tests {
     use super::*;
 
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
     #[test]
-    fn hex_round_trips_and_refuses_what_is_not_hex() {
-        let hash = Sha256::of(b"");
-        assert_eq!(hash.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-        assert_eq!(hash.hex().parse(), Ok(hash));
-        assert_eq!(serde_json::from_str::<Sha256>(&format!("\"{hash}\"")).unwrap(), hash);
-        for wrong in ["", "e3", &"g".repeat(64), &"é".repeat(32)] {
-            assert!(wrong.parse::<Sha256>().is_err(), "{wrong}");
+    fn text_and_bytes_are_the_same_hash() {
+        let digest = Digest::of(b"abc");
+        assert_eq!(digest.to_string(), ABC);
+        assert_eq!(ABC.parse(), Ok(digest));
+        assert_eq!(serde_json::from_str::<Digest>(&format!("\"{ABC}\"")).unwrap(), digest);
+        assert_eq!(digest.short(16), ABC[..16]);
+        for wrong in ["", "ba78", &ABC.replace('b', "g"), &format!("{ABC}0")] {
+            assert_eq!(wrong.parse::<Digest>(), Err(DigestError), "{wrong}");
         }
     }
 
     #[test]
-    fn a_stream_hashes_like_its_bytes() {
-        let bytes = vec![7_u8; 100_000];
-        assert_eq!(Sha256::of_reader(&bytes[..], &mut [0; 4096]).unwrap(), (Sha256::of(&bytes), 100_000));
+    fn pieces_hash_like_the_whole() {
+        let mut hasher = Hasher::default();
+        hasher.update(b"a");
+        hasher.update(b"bc");
+        assert_eq!(hasher.finish(), Digest::of(b"abc"));
     }
 }

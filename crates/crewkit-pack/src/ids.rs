@@ -1,6 +1,6 @@
 //! Names derived from ids: the directory name of a module, the id of a machine, the name of a skill.
 
-use crate::hash::Sha256;
+use crate::hash::Digest;
 
 /// Longest readable part of a module's directory name.
 const KEY_CHARS: usize = 64;
@@ -17,7 +17,7 @@ pub fn long_fs_key(module_id: &str) -> String {
 }
 
 fn keyed(readable: &str, module_id: &str) -> String {
-    format!("{readable}--{}", Sha256::of(module_id.as_bytes()).short(10))
+    format!("{readable}--{}", Digest::of(module_id.as_bytes()).short(10))
 }
 
 /// The id with everything but letters, digits, `_` and `-` replaced.
