@@ -4,19 +4,28 @@
 //! Nothing here prints, reads the environment or ends the process: paths, environment values and the clock are passed
 //! in, and answers are returned.
 
+mod atomic;
 pub mod entry;
 pub mod env;
 pub mod envelope;
 pub mod error;
 pub mod fs;
 pub mod hash;
+pub mod hash_cache;
 pub mod ids;
+pub mod lockfile;
 pub mod managed;
 pub mod manifest;
+pub mod module;
+mod parallel;
 pub mod path;
+pub mod project;
 mod read;
+mod scan;
+pub mod source;
 pub mod target;
 pub mod transaction;
+pub mod tree;
 mod yaml;
 
 pub use env::Env;
