@@ -91,7 +91,9 @@ limits! {
     pack_hash_cache_entries = 1_000_000;
 
     // Packs: diffs, git, approval.
-    /// Largest unified diff of one file in an answer, and largest file that is compared line by line.
+    /// Largest file that is compared line by line.
+    pack_diff_input_bytes = 4 * MIB;
+    /// Largest unified diff of one file in an answer.
     pack_diff_bytes = 100 * KIB;
     /// Largest total of unified diffs in one answer.
     pack_diff_total_bytes = 16 * MIB;

@@ -162,7 +162,7 @@ impl HashCache {
 
 /// The path of the cache below a state directory.
 pub fn file_in(state_dir: &Path) -> PathBuf {
-    state_dir.join("hash-cache")
+    state_dir.join("crewkit/hash-cache")
 }
 
 fn key(stat: &Stat) -> Option<Key> {

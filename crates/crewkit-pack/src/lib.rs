@@ -5,6 +5,9 @@
 //! in, and answers are returned.
 
 mod atomic;
+pub mod desired;
+pub mod diff;
+pub mod doctor;
 pub mod entry;
 pub mod env;
 pub mod envelope;
@@ -16,16 +19,22 @@ pub mod ids;
 pub mod lockfile;
 pub mod managed;
 pub mod manifest;
+pub mod materialize;
 pub mod module;
+pub mod overlay;
 mod parallel;
 pub mod path;
+pub mod plan;
 pub mod project;
 mod read;
 mod scan;
+pub mod session;
 pub mod source;
+pub mod status;
 pub mod target;
 pub mod transaction;
 pub mod tree;
+mod view;
 mod yaml;
 
 pub use env::Env;

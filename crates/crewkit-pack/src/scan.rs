@@ -326,7 +326,7 @@ fn escape(root: &Path, place: &Path) -> PackError {
     .detail("root", root.display().to_string())
 }
 
-fn not_a_directory(place: &Path) -> PackError {
+pub(crate) fn not_a_directory(place: &Path) -> PackError {
     PackError::new(
         Code::TargetNotAFile,
         format!("{} is a file, but a directory is needed there", place.display()),
