@@ -4,13 +4,18 @@
 //! Nothing here prints, reads the environment or ends the process: paths, environment values and the clock are passed
 //! in, and answers are returned.
 
+pub mod blobs;
 pub mod entry;
 pub mod envelope;
 pub mod error;
 pub mod fs;
 pub mod hash;
+pub mod home;
+pub mod journal;
 pub mod managed;
 pub mod path;
+pub mod snapshot;
+pub mod state_lock;
 pub mod transaction;
 
 pub use error::PackError;
