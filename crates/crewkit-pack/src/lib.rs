@@ -5,6 +5,7 @@
 //! in, and answers are returned.
 
 mod atomic;
+pub mod blobs;
 pub mod desired;
 pub mod diff;
 pub mod doctor;
@@ -15,7 +16,9 @@ pub mod error;
 pub mod fs;
 pub mod hash;
 pub mod hash_cache;
+pub mod home;
 pub mod ids;
+pub mod journal;
 pub mod lockfile;
 pub mod managed;
 pub mod manifest;
@@ -29,7 +32,9 @@ pub mod project;
 mod read;
 mod scan;
 pub mod session;
+pub mod snapshot;
 pub mod source;
+pub mod state_lock;
 pub mod status;
 pub mod target;
 pub mod transaction;

@@ -23,10 +23,24 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::blobs::Blobs;
 use crate::entry::Entry;
+use crate::fs::Fs;
 use crate::hash::Digest;
+use crate::home::StateDirs;
 use crate::managed::ManagedFile;
 use crate::path::RelPath;
+
+mod engine;
+mod error;
+mod places;
+mod prepare;
+mod recover;
+
+pub use error::TxnError;
+pub(crate) use places::{Anchors, locate};
+pub(crate) use recover::recover;
+pub use recover::{Outcome, Recovered};
 
 /// What made a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +148,42 @@ pub enum Content {
 pub struct Applied {
     /// The snapshot that records it; nothing when there was nothing to do.
     pub snapshot_id: Option<String>,
-    /// Places that somebody else changed in the very moment: they keep what that somebody wrote.
-    pub kept: Vec<PathBuf>,
+    /// Set when everything is in place but something could not be tidied up; the next command does it.
+    pub untidy: Option<String>,
+}
+
+/// The parts of a home a transaction works with.
+#[derive(Debug)]
+pub(crate) struct Context<'a, F: Fs> {
+    pub(crate) fs: &'a F,
+    pub(crate) state: &'a StateDirs<F>,
+    pub(crate) command: &'a str,
+    pub(crate) threads: usize,
+}
+
+/// Carries out a request, under the lock and after recovery.
+pub(crate) fn apply<F: Fs>(context: &Context<'_, F>, request: &Request) -> Result<Applied, TxnError> {
+    let state = context.state;
+    let blobs = Blobs::open(context.fs, Some(state.packs.clone()))
+        .map_err(TxnError::at("read", &state.path.join("packs")))?;
+    let store = prepare::Store {
+        fs: context.fs,
+        base: state.base.clone(),
+        base_path: state.path.clone(),
+        blobs: &blobs,
+        next_id: next_id(context, request.now)?,
+        command: context.command.to_owned(),
+    };
+    match prepare::prepare(&store, request)? {
+        Some(prepared) => engine::run(context, &blobs, prepared),
+        None => Ok(Applied { snapshot_id: None, untidy: None }),
+    }
+}
+
+/// The time in nanoseconds, or one more than the newest id if the clock went back.
+fn next_id<F: Fs>(context: &Context<'_, F>, now: Timestamp) -> Result<String, TxnError> {
+    let state = context.state;
+    let newest = state.newest_id(context.fs)?;
+    let now = u64::try_from(now.as_nanosecond()).unwrap_or(1).max(1);
+    Ok(now.max(newest.saturating_add(1)).to_string())
 }
