@@ -22,6 +22,7 @@ pub mod journal;
 pub mod lockfile;
 pub mod managed;
 pub mod manifest;
+pub mod manifest_edit;
 pub mod materialize;
 pub mod module;
 pub mod overlay;

@@ -264,7 +264,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.version != VERSION {
             return Err(PackError::new(
                 Code::ConfigUnsupportedVersion,

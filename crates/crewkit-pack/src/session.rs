@@ -32,6 +32,8 @@ pub struct Select {
     pub target: String,
     /// The machine id; detected when nothing is said.
     pub machine: Option<String>,
+    /// Whether nothing at all may be written, caches included.
+    pub dry_run: bool,
 }
 
 impl Default for Select {
@@ -41,6 +43,7 @@ impl Default for Select {
             profile: DEFAULT_PROFILE.to_owned(),
             target: ALL_TARGETS.to_owned(),
             machine: None,
+            dry_run: false,
         }
     }
 }
@@ -131,7 +134,8 @@ impl<'a> Session<'a> {
     pub fn materials(&self, modules: &[&Module], warnings: &mut Vec<String>) -> Result<Vec<Material>> {
         let overlays = self.overlays()?;
         let locked = self.lock.as_ref().map(|(lock, _)| lock.by_id()).unwrap_or_default();
-        let checkouts = resolve::prepare(self.env, modules, &locked, self.cache, warnings)?;
+        let git = resolve::Access { env: self.env, cache: self.cache, may_fetch: !self.select.dry_run };
+        let checkouts = resolve::prepare(git, modules, &locked, warnings)?;
         let workshop = Workshop {
             env: self.env,
             repo: &self.repo,

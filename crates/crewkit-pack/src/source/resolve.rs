@@ -45,16 +45,27 @@ pub enum Expected {
     Recorded(BTreeMap<RelPath, Digest>),
 }
 
+/// What getting at checkouts needs to know.
+#[derive(Debug, Clone, Copy)]
+pub struct Access<'a> {
+    /// The surroundings.
+    pub env: &'a Env,
+    /// Hashes of files seen before.
+    pub cache: &'a HashCache,
+    /// Whether commits that are not in the cache may be fetched into it.
+    pub may_fetch: bool,
+}
+
 /// Makes the checkouts of all git modules in `modules` available, by module id.
 ///
 /// Locked modules get the locked commit, others what their ref names now.
 pub fn prepare(
-    env: &Env,
+    access: Access<'_>,
     modules: &[&Module],
     locked: &HashMap<&str, &LockedModule>,
-    cache: &HashCache,
     warnings: &mut Vec<String>,
 ) -> Result<HashMap<String, Checkout>> {
+    let Access { env, .. } = access;
     let mut pinned: Vec<(&Module, Git, Commit, Digest)> = Vec::new();
     let mut moving: Vec<(&Module, &Git)> = Vec::new();
     for module in modules {
@@ -95,7 +106,7 @@ pub fn prepare(
     let done = AtomicUsize::new(0);
     let threads = usize::try_from(env.limits.pack_git_parallel).unwrap_or(1).max(1);
     let outcomes = parallel::map_on(threads, &jobs, |(key, source)| {
-        let outcome = ensure(env, source, &key.1, recorded.contains(key), cache);
+        let outcome = ensure(access, source, &key.1, recorded.contains(key));
         env.progress.at("fetch", done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
         outcome
     });
@@ -184,12 +195,12 @@ type Record = BTreeMap<RelPath, Digest>;
 
 /// Makes sure a checkout exists. With `needs_record` it must also have the record of its content, and still match it.
 fn ensure(
-    env: &Env,
+    access: Access<'_>,
     source: &Git,
     commit: &Commit,
     needs_record: bool,
-    cache: &HashCache,
 ) -> Result<(PathBuf, Option<Record>, Option<String>)> {
+    let Access { env, cache, may_fetch } = access;
     let path = checkout_path(env, &source.url, commit);
     let exists = path.is_dir();
     if exists && !needs_record {
@@ -203,6 +214,16 @@ fn ensure(
             return Ok((path, Some(record), None));
         }
         note = Some(format!("the cached checkout {} had been changed and was fetched anew", path.display()));
+    }
+    if !may_fetch {
+        let shown = git::shown_url(&source.url);
+        return Err(PackError::new(
+            Code::SourceMissing,
+            format!("commit {commit} of {shown} is not in the cache, and a dry run fetches nothing"),
+        )
+        .detail("url", shown)
+        .detail("commit", commit.as_str())
+        .hint("run `agentpack fetch` or `agentpack update` first, or repeat without --dry-run"));
     }
     let record = fetch(env, source, commit, cache)?;
     Ok((path, Some(record), note))
