@@ -46,7 +46,7 @@ pub(super) fn run<F: Fs>(
         .and_then(|()| stage(context, blobs, &prepared))
         .and_then(|()| sync());
     if let Err(cause) = staged {
-        return Err(give_up(context, &prepared, cause.with_needed(needed)));
+        return Err(give_up(context, &prepared, cause.with_needed(needed), sync));
     }
 
     let committed = Journal::commit(fs, journals, &id).map_err(TxnError::at("commit in", &journal_path));
@@ -58,29 +58,38 @@ pub(super) fn run<F: Fs>(
             Journal::revert(fs, journals, &id).map_err(TxnError::at("revert in", &journal_path))
         });
         return Err(match undone {
-            Ok(()) => give_up(context, &prepared, cause),
+            Ok(()) => give_up(context, &prepared, cause, sync),
             Err(undo) => TxnError::Unfinished { cause: Box::new(cause), undo: Box::new(undo) },
         });
     }
 
     // From here on the new state stands. Tidying up is what recovery does with a committed journal, so a hiccup in
     // it gets a second try now and a third by the next command.
-    let tidy = || {
-        complete(fs, &prepared.journal, &prepared.anchors)?;
+    let end = |removed: bool| -> Result<(), TxnError> {
+        if removed {
+            sync()?;
+        }
         Journal::remove(fs, journals, &id).map_err(TxnError::at("end the journal in", &journal_path))
     };
     let untidy = tidy_fast(fs, &prepared)
-        .and_then(|()| Journal::remove(fs, journals, &id).map_err(TxnError::at("end", &journal_path)))
-        .or_else(|_| tidy())
+        .and_then(end)
+        .or_else(|_| complete(fs, &prepared.journal, &prepared.anchors).and_then(|_| end(true)))
         .err()
         .map(|error| error.to_string());
     Ok(Applied { snapshot_id: Some(prepared.snapshot_id), untidy })
 }
 
 /// Removes what was staged and the journal; what that leaves behind, the next command removes.
-fn give_up<F: Fs>(context: &Context<'_, F>, prepared: &Prepared<F>, cause: TxnError) -> TxnError {
+fn give_up<F: Fs>(
+    context: &Context<'_, F>,
+    prepared: &Prepared<F>,
+    cause: TxnError,
+    sync: impl Fn() -> Result<(), TxnError>,
+) -> TxnError {
     let journals = &context.state.journal;
-    let removed = remove_staged(context.fs, &prepared.journal, &prepared.anchors).and_then(|()| {
+    // The journal goes last, and durably after what it lists, or a power loss could bring staged files back.
+    let removed = remove_staged(context.fs, &prepared.journal, &prepared.anchors).and_then(|()| sync());
+    let removed = removed.and_then(|()| {
         Journal::remove(context.fs, journals, &prepared.journal.id)
             .map_err(TxnError::at("end the journal in", &context.state.path))
     });
@@ -388,17 +397,20 @@ fn take_back_step<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
     }
 }
 
-/// Removes what was replaced. It was verified when it came out of its place.
-fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<(), TxnError> {
+/// Removes what was replaced; says whether there was anything. It was verified when it came out of its place.
+fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<bool, TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
+    let mut removed = !prepared.journal.remove_dirs.is_empty();
     for step in &prepared.journal.steps {
         if matches!(step.action, Action::Update { .. } | Action::Delete { .. }) {
             let shown = prepared.anchors.shown(&step.place);
             let dir = dirs.parent(&step.place).map_err(TxnError::at("open the directory of", &shown))?;
             fs.remove_file(&dir, &step.staged).map_err(TxnError::at("remove the old content of", &shown))?;
+            removed = true;
         }
     }
-    remove_empty(fs, &prepared.anchors, &prepared.journal.remove_dirs)
+    remove_empty(fs, &prepared.anchors, &prepared.journal.remove_dirs)?;
+    Ok(removed)
 }
 
 /// Removes directories that are empty now.

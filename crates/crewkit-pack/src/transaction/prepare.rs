@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::places::{Anchors, Dirs, RootAt, locate};
-use super::{Content, FileChange, ManifestChange, NewFile, Request, TxnError};
+use super::{Content, FileChange, ManifestChange, NewFile, Request, SnapshotKind, TxnError};
 use crate::blobs::Blobs;
 use crate::entry::{Entry, EntryKind, Observed, observe};
 use crate::fs::Fs;
@@ -155,6 +155,9 @@ pub(super) fn prepare<F: Fs>(
             }
         }
         let (mut recorded, newly) = record(index, root, &plan, &files);
+        if request.kind != SnapshotKind::Rollback {
+            check_released(&mut survey, root, &recorded, &change.path)?;
+        }
         changes.append(&mut recorded);
         for path in newly {
             newly_managed.push(root_place(root, &path, &change.path)?);
@@ -277,7 +280,7 @@ fn read_root<F: Fs>(
         }
     };
     let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
-    let read = managed::read(fs, root.as_ref(), target);
+    let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
     let foreign = file.is_some() && (read.manifest.is_none() || !read.warnings.is_empty());
     Ok(Root { at, old: read.manifest, file, foreign })
 }
@@ -648,6 +651,27 @@ fn record(
         );
     }
     (changes.into_values().collect(), newly)
+}
+
+/// A file that leaves the manifest is deleted or already gone. One that is still there was unknown to the plan,
+/// which then is older than the manifest.
+fn check_released<F: Fs>(
+    survey: &mut Survey<'_, F>,
+    root: &Root,
+    changes: &[Change],
+    shown: &Path,
+) -> Result<(), TxnError> {
+    for change in changes.iter().filter(|change| change.op() == snapshot::Op::Manage && !change.managed) {
+        let place = root_place(root, &change.path, shown)?;
+        let shown = shown.join(change.path.as_path());
+        if survey.observe(&place, &shown)? != Observed::Absent {
+            return Err(TxnError::Changed {
+                path: shown,
+                found: "it is managed, which the plan did not know",
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What is on disk, not in the store, and could be wanted again.

@@ -1,0 +1,1 @@
+//! What a transaction promises on a healthy disk, simulated and real.
