@@ -112,7 +112,8 @@ pub fn file_name(target: &str) -> String {
 
 /// Whether a file of this name is a manifest, so never something the user left lying around.
 pub fn is_manifest_name(name: &str) -> bool {
-    name == LEGACY_NAME || (name.starts_with(".agentpack.manifest.") && name.ends_with(".json"))
+    let middle = name.strip_prefix(".agentpack.manifest.").and_then(|rest| rest.strip_suffix(".json"));
+    name == LEGACY_NAME || middle.is_some()
 }
 
 /// Reads the manifest of `target` in `root`; an absent root has none.

@@ -4,13 +4,12 @@
 //! what it replaces, so the old content is still there under the staged name. What somebody else wrote to a place in
 //! the meantime is noticed when it comes out of it, and stops the transaction.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
 use super::places::{Anchors, Dirs};
-use super::prepare::{Item, Prepared};
+use super::prepare::{Item, Prepared, sibling};
 use super::recover::{complete, is_exactly, remove_staged};
 use super::{Applied, Content, Context, TxnError};
 use crate::blobs::{Blobs, PackWriter};
@@ -172,36 +171,23 @@ fn keep<F: Fs>(
     }
 }
 
+/// Makes the directories of the trees that will appear.
 fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<(), TxnError> {
-    let mut parents = Dirs::new(fs, &prepared.anchors);
+    let mut open = Dirs::new(fs, &prepared.anchors);
+    let mut make = |place: &Place, shown: &Path| -> Result<(), TxnError> {
+        let dir = open.parent(place).map_err(TxnError::at("open the directory of", shown))?;
+        fs.create_dir(&dir, place.path.name(), Mode::Plain)
+            .map_err(TxnError::at("create the directory", shown))
+    };
     for step in &prepared.journal.steps {
         let Action::Tree { dirs, .. } = &step.action else { continue };
         let shown = prepared.anchors.shown(&step.place);
-        let parent = parents.parent(&step.place).map_err(TxnError::at("open", &shown))?;
-        let make = |dir: &F::Dir, name: &str| fs.create_dir(dir, name, Mode::Plain);
-        make(&parent, &step.staged).map_err(TxnError::at("create the directory", &shown))?;
-        let top = crate::path::RelPath::new(step.staged.as_str())
-            .and_then(|name| Ok((fs.open_dir(&parent, &name), name)));
-        let (top, _) = top.map_err(|error| TxnError::bad_path(&shown, &error))?;
-        let top = top.map_err(TxnError::at("open", &shown))?;
-        let mut open: HashMap<String, F::Dir> = HashMap::new();
+        let top = sibling(&step.place, &step.staged)?;
+        make(&top, &shown)?;
         for dir in dirs {
             let shown = shown.join(dir.as_path());
-            let at = match dir.parent() {
-                None => top.clone(),
-                Some(parent) => match open.get(parent.as_str()) {
-                    Some(dir) => dir.clone(),
-                    None => {
-                        let opened = fs.open_dir(&top, &parent).map_err(TxnError::at("open", &shown))?;
-                        if open.len() >= 32 {
-                            open.clear();
-                        }
-                        open.insert(parent.as_str().to_owned(), opened.clone());
-                        opened
-                    }
-                },
-            };
-            make(&at, dir.name()).map_err(TxnError::at("create the directory", &shown))?;
+            let path = top.path.join(dir).map_err(|error| TxnError::bad_path(&shown, &error))?;
+            make(&Place { anchor: top.anchor, path }, &shown)?;
         }
     }
     Ok(())
@@ -381,11 +367,12 @@ fn take_back_step<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
         None => Ok(true),
     };
     match &step.action {
-        Action::Tree { .. } => fs.rename(dir, name, dir, &step.staged, Rename::NoReplace),
         // Edited within this blink: it is the user's now.
         Action::Create { new } if !ours(*new)? => Ok(()),
-        Action::Create { .. } => fs.rename(dir, name, dir, &step.staged, Rename::NoReplace),
         Action::Update { new, .. } if !ours(Some(*new))? => Ok(()),
+        Action::Tree { .. } | Action::Create { .. } => {
+            fs.rename(dir, name, dir, &step.staged, Rename::NoReplace)
+        }
         Action::Update { .. } => fs.rename(dir, &step.staged, dir, name, Rename::Exchange),
         Action::Delete { .. } => {
             match fs.rename(dir, &step.staged, dir, name, Rename::NoReplace) {

@@ -251,6 +251,11 @@ fn snapshot_root((change, root): (&super::RootChange, &Root)) -> SnapshotRoot {
         target: change.target.clone(),
         path: change.path.clone(),
         had_manifest: root.old.is_some(),
+        has_manifest: match change.manifest {
+            ManifestChange::Keep => root.old.is_some(),
+            ManifestChange::Write(_) => true,
+            ManifestChange::Remove => false,
+        },
     }
 }
 
@@ -605,16 +610,16 @@ fn record(
     index: usize,
     root: &Root,
     plan: &ManifestPlan,
-    changed: &[&FileChange],
+    files: &[&FileChange],
 ) -> (Vec<Change>, Vec<RelPath>) {
-    let by_path = |files: &[ManagedFile]| -> BTreeMap<RelPath, WasManaged> {
-        files.iter().map(|file| (file.path.clone(), WasManaged::from(file))).collect()
+    let by_path = |list: &[ManagedFile]| -> BTreeMap<RelPath, WasManaged> {
+        list.iter().map(|file| (file.path.clone(), WasManaged::from(file))).collect()
     };
     let old = root.old.as_ref().map(|old| by_path(&old.files)).unwrap_or_default();
     let new = plan.new.as_ref().map(|new| by_path(&new.files)).unwrap_or_default();
     let mut changes = BTreeMap::new();
     let mut newly = Vec::new();
-    for file in changed {
+    for file in files {
         changes.insert(
             file.path.clone(),
             Change {
@@ -845,7 +850,7 @@ impl<F: Fs> Builder<'_, F> {
 }
 
 /// The place of another name in the same directory.
-fn sibling(place: &Place, name: &str) -> Result<Place, TxnError> {
+pub(super) fn sibling(place: &Place, name: &str) -> Result<Place, TxnError> {
     let path = match place.path.parent() {
         Some(parent) => RelPath::new(format!("{parent}/{name}")),
         None => RelPath::new(name),

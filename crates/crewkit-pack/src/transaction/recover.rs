@@ -45,9 +45,9 @@ pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recover
     let journals = state.path.join("journal");
     let list = Journal::list(fs, &state.journal).map_err(TxnError::at("list", &journals))?;
     let mut recovered = Vec::new();
-    for (name, stage) in list {
+    for (name, ending) in list {
         let shown = journals.join(&name);
-        let Some(stage) = stage else {
+        let Some(reached) = ending else {
             fs.remove_file(&state.journal, &name).map_err(TxnError::at("remove", &shown))?;
             continue;
         };
@@ -56,7 +56,7 @@ pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recover
             .map_err(|reason| TxnError::JournalInvalid { path: shown.clone(), reason })?;
         let anchors = Anchors::reopen(fs, &journal.anchors)?;
         normalise(fs, &journal, &anchors)?;
-        let (outcome, kept) = match stage {
+        let (outcome, kept) = match reached {
             Stage::Prepare => {
                 remove_staged(fs, &journal, &anchors)?;
                 (Outcome::Undone, Vec::new())
