@@ -229,7 +229,7 @@ pub(super) fn prepare<F: Fs>(
     builder.files(&mut survey, std::iter::once(&snapshot_work))?;
 
     let mut remove_dirs: Vec<Place> = remove_dirs.into_iter().collect();
-    remove_dirs.sort_by_key(|place| std::cmp::Reverse(place.path.components().count()));
+    remove_dirs.sort_by_key(|place| std::cmp::Reverse(anchors.shown(place).components().count()));
     let stored_bytes = builder.stored_bytes(&mut survey, &keep)?;
     let (volumes, needed) = (survey.volumes, builder.needed);
     let journal = Journal {
