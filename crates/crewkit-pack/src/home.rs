@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::fs::{Fs, Mode, RealFs, ensure_dir, found};
 use crate::journal::{Journal, Stage};
+use crate::legacy::LegacyDir;
 use crate::path::RelPath;
-use crate::snapshot;
 use crate::state_lock::{LockError, LockRequest, StateLock};
 use crate::transaction::{self, Applied, Context, Recovered, Request, TxnError};
 
@@ -25,14 +25,20 @@ pub(crate) struct StateDirs<F: Fs> {
     pub(crate) journal: F::Dir,
     pub(crate) packs: F::Dir,
     pub(crate) snapshots: F::Dir,
+    /// The newest snapshot of 0.9.1.
+    newest_legacy: u64,
 }
 
 impl<F: Fs> StateDirs<F> {
-    /// The largest snapshot id in use.
+    /// The largest id in use.
     pub(crate) fn newest_id(&self, fs: &F) -> Result<u64, TxnError> {
-        let path = self.path.join("snapshots");
-        let ids = snapshot::ids(fs, &self.snapshots).map_err(TxnError::at("list", &path))?;
-        Ok(ids.last().and_then(|id| id.parse().ok()).unwrap_or(0))
+        let mut newest = self.newest_legacy;
+        for (dir, name) in [(&self.snapshots, "snapshots"), (&self.packs, "packs")] {
+            let names = fs.list(dir).map_err(TxnError::at("list", &self.path.join(name)))?;
+            let ids = names.iter().filter_map(|name| name.split_once('.')?.0.parse().ok());
+            newest = newest.max(ids.max().unwrap_or(0));
+        }
+        Ok(newest)
     }
 }
 
@@ -153,7 +159,11 @@ impl<F: Fs> StateHome<F> {
         let path = self.path.join("state/crewkit");
         let base = ensure_dir(&self.fs, &existing, &base, Mode::Private)
             .map_err(TxnError::at("create the directory", &path))?;
+        let legacy = self.path.join("state/snapshots");
+        let ids = LegacyDir::open(&self.fs, &self.path).and_then(|legacy| legacy.ids());
+        let ids = ids.map_err(TxnError::at("list", &legacy))?;
         Ok(StateDirs {
+            newest_legacy: ids.last().and_then(|id| id.parse().ok()).unwrap_or(0),
             journal: sub(&base, "journal")?,
             packs: sub(&base, "packs")?,
             snapshots: sub(&base, "snapshots")?,

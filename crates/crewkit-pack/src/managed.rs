@@ -112,23 +112,25 @@ pub fn file_name(target: &str) -> String {
 
 /// Whether a file of this name is a manifest, so never something the user left lying around.
 pub fn is_manifest_name(name: &str) -> bool {
-    name == LEGACY_NAME || (name.starts_with(".agentpack.manifest.") && name.ends_with(".json"))
+    let middle = name.strip_prefix(".agentpack.manifest.").and_then(|rest| rest.strip_suffix(".json"));
+    name == LEGACY_NAME || middle.is_some()
 }
 
 /// Reads the manifest of `target` in `root`; an absent root has none.
-pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> ManifestRead {
+///
+/// What is not a manifest counts as missing, with a warning. What cannot be read at all is an error: to take a
+/// manifest for missing because the disk had a hiccup would leave its files behind for ever.
+pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> io::Result<ManifestRead> {
     let mut read = ManifestRead::default();
-    let Some(root) = root else { return read };
+    let Some(root) = root else { return Ok(read) };
     let preferred = file_name(target);
     for name in [preferred.as_str(), LEGACY_NAME] {
         let shown = root.path().join(name);
-        let bytes = match fs.stat(root.handle(), name) {
-            Ok(None) => continue,
-            Ok(Some(stat)) if stat.kind != FileKind::File => Err(io::Error::other("not a regular file")),
-            Ok(Some(_)) => read_all(fs, root.handle(), name),
-            Err(error) => Err(error),
+        let parsed = match fs.stat(root.handle(), name)? {
+            None => continue,
+            Some(stat) if stat.kind != FileKind::File => Err("it is not a regular file".to_owned()),
+            Some(_) => parse(&read_all(fs, root.handle(), name)?, target, &shown),
         };
-        let parsed = bytes.map_err(|error| error.to_string()).and_then(|bytes| parse(&bytes, target, &shown));
         match parsed {
             Ok((manifest, mut warnings)) => {
                 if name == LEGACY_NAME {
@@ -143,9 +145,9 @@ pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> Manif
             }
         }
         // A preferred file that cannot be used still hides the legacy one, as it always did.
-        return read;
+        return Ok(read);
     }
-    read
+    Ok(read)
 }
 
 /// Parses the bytes of a manifest; skipped entries become warnings.

@@ -64,6 +64,8 @@ pub struct SnapshotRoot {
     pub path: PathBuf,
     /// Whether there was a target manifest before.
     pub had_manifest: bool,
+    /// Whether there is one since.
+    pub has_manifest: bool,
 }
 
 /// How many files a snapshot changed.

@@ -49,7 +49,7 @@ impl fmt::Display for Holder {
 /// The lock, held until it is dropped.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: std::os::fd::OwnedFd,
+    file: std::os::fd::OwnedFd,
 }
 
 /// Why the lock was not taken.
@@ -78,7 +78,7 @@ impl StateLock {
                 Err(error) => return Err(LockError::Io(error.into())),
             }
         }
-        let lock = Self { _file: file };
+        let lock = Self { file };
         lock.introduce(request);
         Ok(lock)
     }
@@ -91,8 +91,8 @@ impl StateLock {
             since: request.since.to_string(),
         };
         if let Ok(note) = serde_json::to_vec(&holder) {
-            let _ = rustix::fs::ftruncate(&self._file, 0);
-            let _ = rustix::io::pwrite(&self._file, &note, 0);
+            let _ = rustix::fs::ftruncate(&self.file, 0);
+            let _ = rustix::io::pwrite(&self.file, &note, 0);
         }
     }
 }

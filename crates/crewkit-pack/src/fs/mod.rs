@@ -159,7 +159,7 @@ pub(crate) fn write_all<F: Fs>(fs: &F, file: &mut F::File, mut bytes: &[u8]) -> 
     Ok(())
 }
 
-/// Makes the directory `name` unless it is there, and opens it.
+/// Makes the directory `name` unless it is there, durably, and opens it.
 pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode) -> io::Result<F::Dir> {
     match fs.open_dir(dir, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -173,6 +173,7 @@ pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    fs.sync_dir(&parent)?;
     fs.open_dir(dir, name)
 }
 

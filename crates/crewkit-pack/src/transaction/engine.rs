@@ -4,13 +4,12 @@
 //! what it replaces, so the old content is still there under the staged name. What somebody else wrote to a place in
 //! the meantime is noticed when it comes out of it, and stops the transaction.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
 use super::places::{Anchors, Dirs};
-use super::prepare::{Item, Prepared};
+use super::prepare::{Item, Prepared, sibling};
 use super::recover::{complete, is_exactly, remove_staged};
 use super::{Applied, Content, Context, TxnError};
 use crate::blobs::{Blobs, PackWriter};
@@ -46,7 +45,7 @@ pub(super) fn run<F: Fs>(
         .and_then(|()| stage(context, blobs, &prepared))
         .and_then(|()| sync());
     if let Err(cause) = staged {
-        return Err(give_up(context, &prepared, cause.with_needed(needed)));
+        return Err(give_up(context, &prepared, cause.with_needed(needed), sync));
     }
 
     let committed = Journal::commit(fs, journals, &id).map_err(TxnError::at("commit in", &journal_path));
@@ -58,29 +57,38 @@ pub(super) fn run<F: Fs>(
             Journal::revert(fs, journals, &id).map_err(TxnError::at("revert in", &journal_path))
         });
         return Err(match undone {
-            Ok(()) => give_up(context, &prepared, cause),
+            Ok(()) => give_up(context, &prepared, cause, sync),
             Err(undo) => TxnError::Unfinished { cause: Box::new(cause), undo: Box::new(undo) },
         });
     }
 
     // From here on the new state stands. Tidying up is what recovery does with a committed journal, so a hiccup in
     // it gets a second try now and a third by the next command.
-    let tidy = || {
-        complete(fs, &prepared.journal, &prepared.anchors)?;
+    let end = |removed: bool| -> Result<(), TxnError> {
+        if removed {
+            sync()?;
+        }
         Journal::remove(fs, journals, &id).map_err(TxnError::at("end the journal in", &journal_path))
     };
     let untidy = tidy_fast(fs, &prepared)
-        .and_then(|()| Journal::remove(fs, journals, &id).map_err(TxnError::at("end", &journal_path)))
-        .or_else(|_| tidy())
+        .and_then(end)
+        .or_else(|_| complete(fs, &prepared.journal, &prepared.anchors).and_then(|_| end(true)))
         .err()
         .map(|error| error.to_string());
     Ok(Applied { snapshot_id: Some(prepared.snapshot_id), untidy })
 }
 
 /// Removes what was staged and the journal; what that leaves behind, the next command removes.
-fn give_up<F: Fs>(context: &Context<'_, F>, prepared: &Prepared<F>, cause: TxnError) -> TxnError {
+fn give_up<F: Fs>(
+    context: &Context<'_, F>,
+    prepared: &Prepared<F>,
+    cause: TxnError,
+    sync: impl Fn() -> Result<(), TxnError>,
+) -> TxnError {
     let journals = &context.state.journal;
-    let removed = remove_staged(context.fs, &prepared.journal, &prepared.anchors).and_then(|()| {
+    // The journal goes last, and durably after what it lists, or a power loss could bring staged files back.
+    let removed = remove_staged(context.fs, &prepared.journal, &prepared.anchors).and_then(|()| sync());
+    let removed = removed.and_then(|()| {
         Journal::remove(context.fs, journals, &prepared.journal.id)
             .map_err(TxnError::at("end the journal in", &context.state.path))
     });
@@ -163,36 +171,23 @@ fn keep<F: Fs>(
     }
 }
 
+/// Makes the directories of the trees that will appear.
 fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<(), TxnError> {
-    let mut parents = Dirs::new(fs, &prepared.anchors);
+    let mut open = Dirs::new(fs, &prepared.anchors);
+    let mut make = |place: &Place, shown: &Path| -> Result<(), TxnError> {
+        let dir = open.parent(place).map_err(TxnError::at("open the directory of", shown))?;
+        fs.create_dir(&dir, place.path.name(), Mode::Plain)
+            .map_err(TxnError::at("create the directory", shown))
+    };
     for step in &prepared.journal.steps {
         let Action::Tree { dirs, .. } = &step.action else { continue };
         let shown = prepared.anchors.shown(&step.place);
-        let parent = parents.parent(&step.place).map_err(TxnError::at("open", &shown))?;
-        let make = |dir: &F::Dir, name: &str| fs.create_dir(dir, name, Mode::Plain);
-        make(&parent, &step.staged).map_err(TxnError::at("create the directory", &shown))?;
-        let top = crate::path::RelPath::new(step.staged.as_str())
-            .and_then(|name| Ok((fs.open_dir(&parent, &name), name)));
-        let (top, _) = top.map_err(|error| TxnError::bad_path(&shown, &error))?;
-        let top = top.map_err(TxnError::at("open", &shown))?;
-        let mut open: HashMap<String, F::Dir> = HashMap::new();
+        let top = sibling(&step.place, &step.staged)?;
+        make(&top, &shown)?;
         for dir in dirs {
             let shown = shown.join(dir.as_path());
-            let at = match dir.parent() {
-                None => top.clone(),
-                Some(parent) => match open.get(parent.as_str()) {
-                    Some(dir) => dir.clone(),
-                    None => {
-                        let opened = fs.open_dir(&top, &parent).map_err(TxnError::at("open", &shown))?;
-                        if open.len() >= 32 {
-                            open.clear();
-                        }
-                        open.insert(parent.as_str().to_owned(), opened.clone());
-                        opened
-                    }
-                },
-            };
-            make(&at, dir.name()).map_err(TxnError::at("create the directory", &shown))?;
+            let path = top.path.join(dir).map_err(|error| TxnError::bad_path(&shown, &error))?;
+            make(&Place { anchor: top.anchor, path }, &shown)?;
         }
     }
     Ok(())
@@ -372,11 +367,12 @@ fn take_back_step<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
         None => Ok(true),
     };
     match &step.action {
-        Action::Tree { .. } => fs.rename(dir, name, dir, &step.staged, Rename::NoReplace),
         // Edited within this blink: it is the user's now.
         Action::Create { new } if !ours(*new)? => Ok(()),
-        Action::Create { .. } => fs.rename(dir, name, dir, &step.staged, Rename::NoReplace),
         Action::Update { new, .. } if !ours(Some(*new))? => Ok(()),
+        Action::Tree { .. } | Action::Create { .. } => {
+            fs.rename(dir, name, dir, &step.staged, Rename::NoReplace)
+        }
         Action::Update { .. } => fs.rename(dir, &step.staged, dir, name, Rename::Exchange),
         Action::Delete { .. } => {
             match fs.rename(dir, &step.staged, dir, name, Rename::NoReplace) {
@@ -388,17 +384,20 @@ fn take_back_step<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
     }
 }
 
-/// Removes what was replaced. It was verified when it came out of its place.
-fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<(), TxnError> {
+/// Removes what was replaced; says whether there was anything. It was verified when it came out of its place.
+fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<bool, TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
+    let mut removed = !prepared.journal.remove_dirs.is_empty();
     for step in &prepared.journal.steps {
         if matches!(step.action, Action::Update { .. } | Action::Delete { .. }) {
             let shown = prepared.anchors.shown(&step.place);
             let dir = dirs.parent(&step.place).map_err(TxnError::at("open the directory of", &shown))?;
             fs.remove_file(&dir, &step.staged).map_err(TxnError::at("remove the old content of", &shown))?;
+            removed = true;
         }
     }
-    remove_empty(fs, &prepared.anchors, &prepared.journal.remove_dirs)
+    remove_empty(fs, &prepared.anchors, &prepared.journal.remove_dirs)?;
+    Ok(removed)
 }
 
 /// Removes directories that are empty now.

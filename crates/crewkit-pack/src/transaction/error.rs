@@ -126,9 +126,9 @@ pub enum TxnError {
     #[error("{cause}; taking the change back failed too ({undo}), the next command completes it")]
     Unfinished {
         /// What failed first.
-        cause: Box<TxnError>,
+        cause: Box<Self>,
         /// What failed then.
-        undo: Box<TxnError>,
+        undo: Box<Self>,
     },
     /// A rule of this crate is broken.
     #[error("{0}")]

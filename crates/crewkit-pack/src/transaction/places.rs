@@ -144,9 +144,10 @@ pub(crate) fn locate<F: Fs>(fs: &F, root: &Path, anchors: &mut Anchors<F>) -> Re
         return Err(TxnError::Blocked { path: current.join(name), root: root.to_owned() });
     }
     missing.reverse();
-    let missing = match missing.is_empty() {
-        true => None,
-        false => Some(RelPath::new(missing.join("/")).map_err(|error| TxnError::bad_path(root, &error))?),
+    let missing = if missing.is_empty() {
+        None
+    } else {
+        Some(RelPath::new(missing.join("/")).map_err(|error| TxnError::bad_path(root, &error))?)
     };
     let path = fs.canonical(current).map_err(TxnError::at("resolve", current))?;
     if path.to_str().is_none() {

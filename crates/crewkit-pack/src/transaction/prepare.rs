@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::places::{Anchors, Dirs, RootAt, locate};
-use super::{Content, FileChange, ManifestChange, NewFile, Request, TxnError};
+use super::{Content, FileChange, ManifestChange, NewFile, Request, SnapshotKind, TxnError};
 use crate::blobs::Blobs;
 use crate::entry::{Entry, EntryKind, Observed, observe};
 use crate::fs::Fs;
@@ -155,6 +155,9 @@ pub(super) fn prepare<F: Fs>(
             }
         }
         let (mut recorded, newly) = record(index, root, &plan, &files);
+        if request.kind != SnapshotKind::Rollback {
+            check_released(&mut survey, root, &recorded, &change.path)?;
+        }
         changes.append(&mut recorded);
         for path in newly {
             newly_managed.push(root_place(root, &path, &change.path)?);
@@ -226,7 +229,7 @@ pub(super) fn prepare<F: Fs>(
     builder.files(&mut survey, std::iter::once(&snapshot_work))?;
 
     let mut remove_dirs: Vec<Place> = remove_dirs.into_iter().collect();
-    remove_dirs.sort_by_key(|place| std::cmp::Reverse(place.path.components().count()));
+    remove_dirs.sort_by_key(|place| std::cmp::Reverse(anchors.shown(place).components().count()));
     let stored_bytes = builder.stored_bytes(&mut survey, &keep)?;
     let (volumes, needed) = (survey.volumes, builder.needed);
     let journal = Journal {
@@ -248,6 +251,11 @@ fn snapshot_root((change, root): (&super::RootChange, &Root)) -> SnapshotRoot {
         target: change.target.clone(),
         path: change.path.clone(),
         had_manifest: root.old.is_some(),
+        has_manifest: match change.manifest {
+            ManifestChange::Keep => root.old.is_some(),
+            ManifestChange::Write(_) => true,
+            ManifestChange::Remove => false,
+        },
     }
 }
 
@@ -277,7 +285,7 @@ fn read_root<F: Fs>(
         }
     };
     let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
-    let read = managed::read(fs, root.as_ref(), target);
+    let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
     let foreign = file.is_some() && (read.manifest.is_none() || !read.warnings.is_empty());
     Ok(Root { at, old: read.manifest, file, foreign })
 }
@@ -602,16 +610,16 @@ fn record(
     index: usize,
     root: &Root,
     plan: &ManifestPlan,
-    changed: &[&FileChange],
+    files: &[&FileChange],
 ) -> (Vec<Change>, Vec<RelPath>) {
-    let by_path = |files: &[ManagedFile]| -> BTreeMap<RelPath, WasManaged> {
-        files.iter().map(|file| (file.path.clone(), WasManaged::from(file))).collect()
+    let by_path = |list: &[ManagedFile]| -> BTreeMap<RelPath, WasManaged> {
+        list.iter().map(|file| (file.path.clone(), WasManaged::from(file))).collect()
     };
     let old = root.old.as_ref().map(|old| by_path(&old.files)).unwrap_or_default();
     let new = plan.new.as_ref().map(|new| by_path(&new.files)).unwrap_or_default();
     let mut changes = BTreeMap::new();
     let mut newly = Vec::new();
-    for file in changed {
+    for file in files {
         changes.insert(
             file.path.clone(),
             Change {
@@ -648,6 +656,27 @@ fn record(
         );
     }
     (changes.into_values().collect(), newly)
+}
+
+/// A file that leaves the manifest is deleted or already gone. One that is still there was unknown to the plan,
+/// which then is older than the manifest.
+fn check_released<F: Fs>(
+    survey: &mut Survey<'_, F>,
+    root: &Root,
+    changes: &[Change],
+    shown: &Path,
+) -> Result<(), TxnError> {
+    for change in changes.iter().filter(|change| change.op() == snapshot::Op::Manage && !change.managed) {
+        let place = root_place(root, &change.path, shown)?;
+        let shown = shown.join(change.path.as_path());
+        if survey.observe(&place, &shown)? != Observed::Absent {
+            return Err(TxnError::Changed {
+                path: shown,
+                found: "it is managed, which the plan did not know",
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What is on disk, not in the store, and could be wanted again.
@@ -821,7 +850,7 @@ impl<F: Fs> Builder<'_, F> {
 }
 
 /// The place of another name in the same directory.
-fn sibling(place: &Place, name: &str) -> Result<Place, TxnError> {
+pub(super) fn sibling(place: &Place, name: &str) -> Result<Place, TxnError> {
     let path = match place.path.parent() {
         Some(parent) => RelPath::new(format!("{parent}/{name}")),
         None => RelPath::new(name),

@@ -11,7 +11,7 @@ use super::TxnError;
 use super::engine::{is_elsewhere, remove_empty};
 use super::places::{Anchors, Dirs};
 use crate::entry::{Entry, Observed, observe};
-use crate::fs::{EXCHANGE_SUFFIX, Fs, Rename, found};
+use crate::fs::{EXCHANGE_SUFFIX, Fs, Mode, Rename, found};
 use crate::home::StateDirs;
 use crate::journal::{Action, Journal, Place, STAGED_PREFIX, Stage, Step, TreeFile};
 use crate::path::RelPath;
@@ -45,9 +45,9 @@ pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recover
     let journals = state.path.join("journal");
     let list = Journal::list(fs, &state.journal).map_err(TxnError::at("list", &journals))?;
     let mut recovered = Vec::new();
-    for (name, stage) in list {
+    for (name, ending) in list {
         let shown = journals.join(&name);
-        let Some(stage) = stage else {
+        let Some(reached) = ending else {
             fs.remove_file(&state.journal, &name).map_err(TxnError::at("remove", &shown))?;
             continue;
         };
@@ -56,19 +56,17 @@ pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recover
             .map_err(|reason| TxnError::JournalInvalid { path: shown.clone(), reason })?;
         let anchors = Anchors::reopen(fs, &journal.anchors)?;
         normalise(fs, &journal, &anchors)?;
-        let (outcome, kept) = match stage {
+        let (outcome, kept) = match reached {
             Stage::Prepare => {
                 remove_staged(fs, &journal, &anchors)?;
                 (Outcome::Undone, Vec::new())
             }
             Stage::Commit => {
                 let kept = complete(fs, &journal, &anchors)?;
-                for dir in anchors.dirs.iter().flatten() {
-                    fs.sync_all(dir).map_err(TxnError::at("sync", &journals))?;
-                }
                 (Outcome::Completed, kept)
             }
         };
+        sync_volumes(fs, &anchors)?;
         Journal::remove(fs, &state.journal, &journal.id).map_err(TxnError::at("remove", &shown))?;
         let Journal { id, command, started_at, .. } = journal;
         recovered.push(Recovered { id, command, started_at, outcome, kept });
@@ -83,6 +81,20 @@ pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recover
         }
     }
     Ok(recovered)
+}
+
+/// The journal may go only after all it lists is durable.
+fn sync_volumes<F: Fs>(fs: &F, anchors: &Anchors<F>) -> Result<(), TxnError> {
+    let mut done = Vec::new();
+    for (path, dir) in anchors.paths.iter().zip(&anchors.dirs) {
+        let Some(dir) = dir else { continue };
+        let device = fs.device(dir).map_err(TxnError::at("look at", path))?;
+        if !done.contains(&device) {
+            fs.sync_all(dir).map_err(TxnError::at("sync the file system of", path))?;
+            done.push(device);
+        }
+    }
+    Ok(())
 }
 
 /// Whether exactly `entry` is at `name`.
@@ -178,13 +190,19 @@ fn remove_tree<F: Fs>(
     match fs.remove_dir(parent, &step.staged) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
             // Somebody put something into it while it stood at its place; that goes back there.
-            fs.rename(parent, &step.staged, parent, step.place.path.name(), Rename::NoReplace)
+            match fs.rename(parent, &step.staged, parent, step.place.path.name(), Rename::NoReplace) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                done => done,
+            }
         }
         other => found(other).map(drop),
     }
 }
 
-/// Completes every step; says which places were left alone.
+/// Completes every step, then removes what was replaced; says which places were left alone.
+///
+/// Between the two everything is synced: a power loss must not keep the removal of the old content and forget that
+/// the new one took its place.
 pub(super) fn complete<F: Fs>(
     fs: &F,
     journal: &Journal,
@@ -195,142 +213,138 @@ pub(super) fn complete<F: Fs>(
     for step in &journal.steps {
         let shown = anchors.shown(&step.place);
         let Some(dir) = parent(&mut dirs, &step.place, anchors)? else { continue };
-        let left_alone = match &step.action {
-            Action::Tree { dirs, files } => complete_tree(fs, &dir, step, dirs, files),
-            Action::Create { new } => {
-                complete_create(fs, (&dir, &step.staged), (&dir, step.place.path.name()), *new)
-                    .map(|done| names(done, None))
-            }
-            Action::Update { old, new } => {
-                complete_update(fs, &dir, step, *old, *new).map(|done| names(done, None))
-            }
-            Action::Delete { old } => complete_delete(fs, &dir, step, *old).map(|done| names(done, None)),
-        };
-        for path in left_alone.map_err(TxnError::at("complete", &shown))? {
-            kept.push(path.map_or_else(|| shown.clone(), |path| shown.join(path.as_path())));
-        }
+        let done = place(fs, &dir, step).map_err(TxnError::at("complete", &shown))?;
+        kept.extend(done.left_alone.into_iter().map(|path| match path {
+            Some(path) => shown.join(path.as_path()),
+            None => shown.clone(),
+        }));
+    }
+    sync_volumes(fs, anchors)?;
+    for step in &journal.steps {
+        let shown = anchors.shown(&step.place);
+        let Some(dir) = parent(&mut dirs, &step.place, anchors)? else { continue };
+        remove_leftover(fs, &dir, step).map_err(TxnError::at("remove the old content of", &shown))?;
     }
     remove_empty(fs, anchors, &journal.remove_dirs)?;
     Ok(kept)
 }
 
-/// Whether a place was completed or left to somebody else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Done {
-    Completed,
-    LeftAlone,
+/// What completing a step came to.
+#[derive(Debug, Default)]
+struct Done {
+    /// Places left to somebody else: the step's own, or below it.
+    left_alone: Vec<Option<RelPath>>,
 }
 
-fn names(done: Done, path: Option<RelPath>) -> Vec<Option<RelPath>> {
-    if done == Done::LeftAlone { vec![path] } else { Vec::new() }
+impl Done {
+    fn left_alone() -> Self {
+        Self { left_alone: vec![None] }
+    }
 }
 
-fn complete_create<F: Fs>(
+/// Puts what is staged into place, unless somebody else was there.
+fn place<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<Done> {
+    let name = step.place.path.name();
+    let done = match &step.action {
+        Action::Tree { dirs, files } => return place_tree(fs, dir, step, dirs, files),
+        Action::Create { new } => place_new(fs, (dir, &step.staged), (dir, name), *new)?,
+        Action::Update { old, new } => place_update(fs, dir, step, *old, *new)?,
+        Action::Delete { old } => place_delete(fs, dir, step, *old)?,
+    };
+    Ok(if done { Done::default() } else { Done::left_alone() })
+}
+
+/// Says whether the place holds what it shall; not if it was left to somebody else.
+fn place_new<F: Fs>(
     fs: &F,
     (staged_dir, staged): (&F::Dir, &str),
     (dir, name): (&F::Dir, &str),
     new: Option<Entry>,
-) -> io::Result<Done> {
+) -> io::Result<bool> {
     if fs.stat(staged_dir, staged)?.is_none() {
-        return Ok(Done::Completed);
+        return Ok(true);
     }
     match fs.rename(staged_dir, staged, dir, name, Rename::NoReplace) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        done => return done.map(|()| Done::Completed),
+        done => return done.map(|()| true),
     }
-    let same = match new {
-        Some(new) => is_exactly(fs, dir, name, new)?,
-        None => true,
-    };
-    fs.remove_file(staged_dir, staged)?;
-    Ok(if same { Done::Completed } else { Done::LeftAlone })
+    new.map_or(Ok(true), |new| is_exactly(fs, dir, name, new))
 }
 
-fn complete_update<F: Fs>(fs: &F, dir: &F::Dir, step: &Step, old: Entry, new: Entry) -> io::Result<Done> {
+fn place_update<F: Fs>(fs: &F, dir: &F::Dir, step: &Step, old: Entry, new: Entry) -> io::Result<bool> {
     let name = step.place.path.name();
     let aside = observe(fs, dir, &step.staged)?;
     let here = observe(fs, dir, name)?;
-    if aside == Observed::Absent {
-        return Ok(Done::Completed);
+    let swap = || fs.rename(dir, &step.staged, dir, name, Rename::Exchange);
+    if aside.is(Some(new)) && here.is(Some(old)) {
+        swap()?;
+        if is_exactly(fs, dir, &step.staged, old)? {
+            return Ok(true);
+        }
+        // Edited in this very moment.
+        swap()?;
+        return Ok(false);
     }
-    let done = if aside.is(Some(new)) && here.is(Some(old)) {
-        fs.rename(dir, &step.staged, dir, name, Rename::Exchange)?;
-        if !is_exactly(fs, dir, &step.staged, old)? {
-            // Edited in this very moment.
-            fs.rename(dir, &step.staged, dir, name, Rename::Exchange)?;
-            Done::LeftAlone
-        } else {
-            Done::Completed
-        }
-    } else if aside.is(Some(new)) {
-        if here.is(Some(new)) { Done::Completed } else { Done::LeftAlone }
-    } else if aside.is(Some(old)) {
+    if aside.is(Some(new)) {
+        return Ok(here.is(Some(new)));
+    }
+    if aside == Observed::Absent || aside.is(Some(old)) {
         // It was in place; what is there now came after.
-        Done::Completed
-    } else {
-        // An edit came out of the place when the new content went in: it goes back.
-        if here.is(Some(new)) {
-            fs.rename(dir, &step.staged, dir, name, Rename::Exchange)?;
-        } else if here == Observed::Absent {
-            fs.rename(dir, &step.staged, dir, name, Rename::NoReplace)?;
-            return Ok(Done::LeftAlone);
-        } else {
-            return Ok(Done::LeftAlone);
-        }
-        Done::LeftAlone
-    };
-    fs.remove_file(dir, &step.staged)?;
-    Ok(done)
+        return Ok(true);
+    }
+    // An edit came out of the place when the new content went in: it goes back.
+    if here.is(Some(new)) {
+        swap()?;
+    } else if here == Observed::Absent {
+        fs.rename(dir, &step.staged, dir, name, Rename::NoReplace)?;
+    }
+    Ok(false)
 }
 
-fn complete_delete<F: Fs>(fs: &F, dir: &F::Dir, step: &Step, old: Entry) -> io::Result<Done> {
+fn place_delete<F: Fs>(fs: &F, dir: &F::Dir, step: &Step, old: Entry) -> io::Result<bool> {
     let name = step.place.path.name();
     let mut aside = observe(fs, dir, &step.staged)?;
     if aside == Observed::Absent {
         match observe(fs, dir, name)? {
-            Observed::Absent => return Ok(Done::Completed),
+            Observed::Absent => return Ok(true),
             here if here.is(Some(old)) => {
                 fs.rename(dir, name, dir, &step.staged, Rename::NoReplace)?;
                 aside = observe(fs, dir, &step.staged)?;
             }
-            _ => return Ok(Done::LeftAlone),
+            _ => return Ok(false),
         }
     }
     if aside.is(Some(old)) {
-        fs.remove_file(dir, &step.staged)?;
-        return Ok(Done::Completed);
+        return Ok(true);
     }
     // An edit came out of the place: it goes back, unless something new is there already.
     match fs.rename(dir, &step.staged, dir, name, Rename::NoReplace) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(Done::LeftAlone),
+        _ => Ok(false),
     }
 }
 
 /// Puts a staged tree into place, file by file if something is there by now.
-fn complete_tree<F: Fs>(
+fn place_tree<F: Fs>(
     fs: &F,
     parent: &F::Dir,
     step: &Step,
     dirs: &[RelPath],
     files: &[TreeFile],
-) -> io::Result<Vec<Option<RelPath>>> {
+) -> io::Result<Done> {
     let (staged, name) = (step.staged.as_str(), step.place.path.name());
     if fs.stat(parent, staged)?.is_none() {
-        return Ok(Vec::new());
+        return Ok(Done::default());
     }
     match fs.rename(parent, staged, parent, name, Rename::NoReplace) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        done => return done.map(|()| Vec::new()),
+        done => return done.map(|()| Done::default()),
     }
     let open =
         |top: &str| RelPath::new(top).map_err(io::Error::other).and_then(|top| fs.open_dir(parent, &top));
     let from = open(staged)?;
     let to = match open(name) {
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            remove_tree(fs, parent, step, dirs, files)?;
-            return Ok(vec![None]);
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(Done::left_alone()),
         opened => opened?,
     };
     let below = |top: &F::Dir, path: &RelPath| match path.parent() {
@@ -339,24 +353,38 @@ fn complete_tree<F: Fs>(
     };
     for path in dirs {
         let Ok(dir) = below(&to, path) else { continue };
-        match fs.create_dir(&dir, path.name(), crate::fs::Mode::Plain) {
+        match fs.create_dir(&dir, path.name(), Mode::Plain) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
     }
-    let mut left_alone = Vec::new();
+    let mut done = Done::default();
     for file in files {
         let name = file.path.name();
         let Some(from) = found(below(&from, &file.path))? else { continue };
-        match below(&to, &file.path) {
-            Ok(to) => {
-                let done = complete_create(fs, (&from, name), (&to, name), file.new)?;
-                left_alone.append(&mut names(done, Some(file.path.clone())));
-            }
-            Err(error) if is_elsewhere(&error) => left_alone.push(Some(file.path.clone())),
+        let placed = match below(&to, &file.path) {
+            Ok(to) => place_new(fs, (&from, name), (&to, name), file.new)?,
+            Err(error) if is_elsewhere(&error) => false,
             Err(error) => return Err(error),
+        };
+        if !placed {
+            done.left_alone.push(Some(file.path.clone()));
         }
     }
-    remove_tree(fs, parent, step, dirs, files)?;
-    Ok(left_alone)
+    Ok(done)
+}
+
+/// Removes what is left under the staged name, if it is one of the two contents the journal names.
+fn remove_leftover<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
+    let known = match &step.action {
+        Action::Tree { dirs, files } => return remove_tree(fs, dir, step, dirs, files),
+        Action::Create { .. } => return found(fs.remove_file(dir, &step.staged)).map(drop),
+        Action::Update { old, new } => [Some(*old), Some(*new)],
+        Action::Delete { old } => [Some(*old), None],
+    };
+    let aside = observe(fs, dir, &step.staged)?;
+    if aside.entry().is_some_and(|entry| known.contains(&Some(entry))) {
+        fs.remove_file(dir, &step.staged)?;
+    }
+    Ok(())
 }
