@@ -131,9 +131,7 @@ impl Pack {
         self.env.progress.at("deploy", 0, request.changes.len());
         let applied = locked.apply(&request)?;
         self.env.progress.at("deploy", request.changes.len(), request.changes.len());
-        for kept in &applied.kept {
-            warnings.push(format!("{} was changed in the same moment and keeps that change", kept.display()));
-        }
+        warnings.extend(applied.untidy);
         if let Some(token) = &deploy.confirm_token {
             self.tokens.lock().unwrap_or_else(PoisonError::into_inner).0.remove(token);
         }
@@ -218,7 +216,11 @@ fn desired_targets(computed: &Computed) -> Vec<String> {
 fn is_done(computed: &Computed) -> bool {
     let Computed { desired, states, plan } = computed;
     plan.changes.is_empty()
-        && !desired.roots.iter().zip(states).any(|(root, state)| plan::manifest_is_stale(desired, root, state))
+        && !desired
+            .roots
+            .iter()
+            .zip(states)
+            .any(|(root, state)| plan::manifest_is_stale(desired, root, state))
 }
 
 /// The hash of a plan, bound to what it was asked for.
@@ -250,8 +252,7 @@ fn check_token(deploy: &Deploy, session: &Session<'_>, computed: &Computed) -> R
 }
 
 fn check_adoptions(computed: &Computed) -> Result<()> {
-    let mut paths: Vec<String> =
-        computed.plan.adoptions().map(|path| path.display().to_string()).collect();
+    let mut paths: Vec<String> = computed.plan.adoptions().map(|path| path.display().to_string()).collect();
     if paths.is_empty() {
         return Ok(());
     }

@@ -85,7 +85,10 @@ impl Pack {
             }
             let without_manifest = missing_manifests(&desired, &states, warnings);
             let mut data = selected(&session)?;
-            data.insert("drift".to_owned(), drift.iter().map(|item| status::to_json(item, &desired)).collect());
+            data.insert(
+                "drift".to_owned(),
+                drift.iter().map(|item| status::to_json(item, &desired)).collect(),
+            );
             data.insert("summary".to_owned(), Summary::of(&drift).to_json());
             data.insert("summary_by_root".to_owned(), status::by_root(&drift, &desired).into());
             if !only.is_empty() {
@@ -95,8 +98,10 @@ impl Pack {
             if !actions.is_empty() {
                 let texts: Vec<&String> = actions.iter().map(|(_, command)| command).collect();
                 data.insert("next_actions".to_owned(), json!(texts));
-                let detailed: Vec<Value> =
-                    actions.iter().map(|(action, command)| json!({"action": action, "command": command})).collect();
+                let detailed: Vec<Value> = actions
+                    .iter()
+                    .map(|(action, command)| json!({"action": action, "command": command}))
+                    .collect();
                 data.insert("next_actions_detailed".to_owned(), detailed.into());
             }
             Ok(data.into())
@@ -226,7 +231,8 @@ fn prefix(select: &Select) -> String {
 
 /// A word a shell takes as one.
 fn quoted(word: &str) -> String {
-    let plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@+~=".contains(c));
+    let plain =
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@+~=".contains(c));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 

@@ -8,9 +8,7 @@ use super::{Consent, Pack, path_data};
 use crate::atomic;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::lockfile::{
-    self, FileRecord, LockedModule, Lockfile, ResolvedGit, ResolvedLocal, ResolvedSource,
-};
+use crate::lockfile::{self, FileRecord, LockedModule, Lockfile, ResolvedGit, ResolvedLocal, ResolvedSource};
 use crate::manifest::{Git, Manifest, Module, SourceRef};
 use crate::materialize::Workshop;
 use crate::overlay::Overlays;
@@ -36,7 +34,9 @@ impl Pack {
         if !select.dry_run {
             consent.require("lock")?;
         }
-        self.noticing(|warnings| self.locked(select, "lock", warnings, |warnings| self.write_lock(select, warnings)))
+        self.noticing(|warnings| {
+            self.locked(select, "lock", warnings, |warnings| self.write_lock(select, warnings))
+        })
     }
 
     /// Makes every locked commit available in the cache and verifies it.
@@ -128,7 +128,8 @@ impl Pack {
         }
         self.remember(select);
         let path = Lockfile::path_in(&repo);
-        let lock = Lockfile { version: lockfile::VERSION, generated_at: self.env.timestamp(), modules: locked };
+        let lock =
+            Lockfile { version: lockfile::VERSION, generated_at: self.env.timestamp(), modules: locked };
         // A lockfile that says the same stays as it is: rewriting it would only make noise in version control.
         let existing = Lockfile::load(&repo, &self.env.limits).ok().flatten();
         let same = existing.is_some_and(|(existing, _)| existing.modules == lock.modules);
