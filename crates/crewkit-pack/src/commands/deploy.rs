@@ -54,26 +54,31 @@ impl Tokens {
 impl Pack {
     /// What a deploy would do, or the doing of it.
     pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer> {
+        let mut roots = Vec::new();
         let apply = deploy.apply.filter(|_| !select.dry_run);
-        self.noticing(|warnings| match apply {
+        let answer = self.noticing(|warnings| match apply {
             None => {
                 self.notice_pending(warnings);
                 let session = self.session(select)?;
                 let computed = Computed::new(&session, warnings)?;
                 self.remember(select);
+                roots = computed.root_names();
                 answer(&session, &computed, json!({"applied": false}))
             }
-            Some(consent) => self.apply(select, deploy, consent, warnings),
-        })
+            Some(consent) => self.apply(select, deploy, consent, warnings, &mut roots),
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     /// What a deploy would do, with a token for exactly that plan.
     pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer> {
-        self.noticing(|warnings| {
+        let mut roots = Vec::new();
+        let answer = self.noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
+            roots = computed.root_names();
             let hash = plan_hash(&session, &computed).to_string();
             let lifetime = Duration::from_secs(self.env.limits.pack_confirm_seconds);
             let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).issue(
@@ -91,7 +96,8 @@ impl Pack {
                     "confirm_token_expires_at": timestamp(expires),
                 }),
             )
-        })
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     fn apply(
@@ -100,6 +106,7 @@ impl Pack {
         deploy: &Deploy,
         consent: Consent,
         warnings: &mut Vec<String>,
+        roots: &mut Vec<(String, String)>,
     ) -> Result<Value> {
         let session = self.session(select)?;
         // A first look without the lock: what needs nothing done must not wait for others or write anything.
@@ -122,6 +129,7 @@ impl Pack {
         let locked = self.lock(&home, "deploy --apply", warnings)?;
         // From here on nobody else deploys: this plan is checked, and this plan is applied.
         let computed = Computed::new(&session, warnings)?;
+        *roots = computed.root_names();
         check_token(deploy, &session, &computed)?;
         if !deploy.adopt {
             check_adoptions(&computed)?;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Consent, Pack, selected};
-use crate::desired::Desired;
+use crate::desired::{Desired, DesiredRoot};
 use crate::envelope::Answer;
 use crate::error::Result;
 use crate::plan::{Plan, RootState};
@@ -34,29 +34,40 @@ impl Computed {
         let plan = Plan::make(&desired, &states)?;
         Ok(Self { desired, states, plan })
     }
+
+    /// The roots, as people see them.
+    pub(super) fn root_names(&self) -> Vec<(String, String)> {
+        let name = |root: &DesiredRoot| (root.target.name().to_owned(), root.path.display().to_string());
+        self.desired.roots.iter().map(name).collect()
+    }
 }
 
 impl Pack {
     /// What a deploy would change. `diff` answers the same.
     pub fn plan(&self, select: &Select) -> Result<Answer> {
-        self.noticing(|warnings| {
+        let mut roots = Vec::new();
+        let answer = self.noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
+            roots = computed.root_names();
             let mut data = selected(&session)?;
             data.extend(view::plan(&computed.plan));
             Ok(data.into())
-        })
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     /// The plan, and with `with_diff` the unified diff of each file.
     pub fn preview(&self, select: &Select, with_diff: bool) -> Result<Answer> {
-        self.noticing(|warnings| {
+        let mut roots = Vec::new();
+        let answer = self.noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
+            roots = computed.root_names();
             let mut data = selected(&session)?;
             let plan = view::plan(&computed.plan);
             if with_diff {
@@ -67,7 +78,8 @@ impl Pack {
             }
             data.insert("plan".to_owned(), plan.into());
             Ok(data.into())
-        })
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     /// How what exists differs from what should; `only` restricts what is listed.

@@ -59,7 +59,7 @@ impl Pack {
     pub fn snapshots_list(&self) -> Result<Answer> {
         let list = self.state().snapshots()?;
         let rows = list.snapshots.iter().rev().map(to_value).collect::<Result<Vec<_>>>()?;
-        Ok(Answer { data: json!({"snapshots": rows}), warnings: list.warnings })
+        Ok(Answer { warnings: list.warnings, ..Answer::new(json!({"snapshots": rows})) })
     }
 
     /// One snapshot with what it changed.
