@@ -162,7 +162,10 @@ impl Pack {
             .map(|(index, (root, state))| {
                 let wanted = state.manifest.is_some() || !root.files.is_empty() || changed(index);
                 let manifest = if wanted {
-                    ManifestChange::Write(desired.managed_files(root))
+                    let mut files = desired.managed_files(root);
+                    files.extend(state.foreign.iter().cloned());
+                    files.sort_by(|a, b| a.path.cmp(&b.path));
+                    ManifestChange::Write(files)
                 } else {
                     ManifestChange::Keep
                 };

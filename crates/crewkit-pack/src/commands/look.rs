@@ -1,5 +1,7 @@
 //! The verbs that only look: plan, diff, preview, status, explain, doctor.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{Consent, Pack, selected};
@@ -187,10 +189,11 @@ impl Pack {
             if fix.is_none() && !problems.is_empty() {
                 actions.push(format!("{} doctor --fix --yes --json", prefix(select)));
             }
-            actions.extend(checks.iter().filter_map(|check| {
-                check.suggestion.as_ref()?.strip_prefix("create directory: ").map(ToOwned::to_owned)
-            }));
-            actions.dedup();
+            let repairs: BTreeSet<&str> = checks
+                .iter()
+                .filter_map(|check| check.suggestion.as_ref()?.strip_prefix("create directory: "))
+                .collect();
+            actions.extend(repairs.into_iter().map(ToOwned::to_owned));
             let mut data = view::object(json!({
                 "machine_id": session.machine_id,
                 "roots": checks.iter().map(doctor::RootCheck::to_json).collect::<Vec<_>>(),
@@ -206,6 +209,15 @@ impl Pack {
 
 /// Roots with desired files but no usable manifest; each is told.
 fn missing_manifests(desired: &Desired, states: &[RootState], warnings: &mut Vec<String>) -> bool {
+    if desired.roots.iter().any(|root| !root.files.is_empty())
+        && states.iter().all(|state| state.manifest.is_none())
+    {
+        warnings.push(
+            "no target manifests found; drift may be inaccurate (run deploy --apply to write manifests)"
+                .to_owned(),
+        );
+        return true;
+    }
     let mut any = false;
     for (root, state) in desired.roots.iter().zip(states) {
         if state.manifest.is_none() && !root.files.is_empty() {

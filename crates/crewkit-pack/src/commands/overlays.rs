@@ -131,9 +131,6 @@ impl Pack {
                     "machine_id": (overlay.layer == Layer::Machine).then_some(&whose.machine_id),
                     "project_id": (overlay.layer == Layer::Project).then_some(&whose.project_id),
                 }));
-                if let Some(patches) = patches {
-                    view::put_path(&mut data, "patches_dir", &patches);
-                }
                 view::put_path(&mut data, "overlay_dir", &overlay.dir);
                 Ok(data.into())
             })

@@ -71,7 +71,9 @@ impl Pack {
                         _ => self.fetch_locked(select)?,
                     };
                     steps.push(json!({"name": name, "ok": true, "detail": part}));
-                    data.extend(view::object(part));
+                    let mut part = view::object(part);
+                    part.shift_remove("modules");
+                    data.extend(part);
                 }
                 data.insert("steps".to_owned(), steps.into());
                 Ok(data.into())
@@ -169,7 +171,7 @@ impl Pack {
                 self.env.progress.at("fetch", count, pinned.len());
             }
         }
-        let mut data = path_data("store", &self.env.git_cache());
+        let mut data = path_data("store", &self.env.agentpack_home.join("cache"));
         data.insert("git_modules_fetched".to_owned(), pinned.len().into());
         Ok(data.into())
     }
