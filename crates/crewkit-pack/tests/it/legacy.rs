@@ -1,0 +1,1 @@
+//! Homes that agentpack 0.9.1 left behind.
