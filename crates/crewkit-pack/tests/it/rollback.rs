@@ -100,7 +100,8 @@ fn adoption_can_be_undone() {
     let wants = [want(&[("a.md", "ours"), ("same.md", "same")]), Want::new()];
     let id = world.deploy(&wants, 1).unwrap().snapshot_id.unwrap();
     let details = world.home.snapshot(&id).unwrap();
-    let kept: Vec<_> = details.changes.iter().filter(|change| change.backup).map(|change| &change.path).collect();
+    let kept: Vec<_> =
+        details.changes.iter().filter(|change| change.backup).map(|change| &change.path).collect();
     assert_eq!(kept, [Path::new("/p/a.md")]);
     assert_eq!(details.changes.iter().filter(|change| change.op == Op::Manage).count(), 1);
     rollback(&world, &RollbackTo::Before(id), 2);
@@ -227,7 +228,8 @@ fn a_pruning_that_is_cut_short_loses_nothing_that_stays() {
     for n in 1.. {
         let cut = fs.fork();
         cut.set_fault_in_changes(Fault::Kill { at: n });
-        let pruned = world(&cut).home.lock_alone("prune").and_then(|locked| locked.prune(3, PruneMode::Remove));
+        let pruned =
+            world(&cut).home.lock_alone("prune").and_then(|locked| locked.prune(3, PruneMode::Remove));
         cut.set_fault(Fault::None);
         for (index, (id, tree)) in states.iter().enumerate().skip(2) {
             let again = cut.fork();
