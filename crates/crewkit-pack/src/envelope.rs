@@ -40,7 +40,11 @@ impl CommandName {
 
     /// The id: words and variant, joined by spaces.
     pub fn id(&self) -> String {
-        self.path.iter().copied().chain(self.variant).collect::<Vec<_>>().join(" ")
+        self.words().join(" ")
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        self.path.iter().copied().chain(self.variant).collect()
     }
 
     fn first_word(&self) -> &'static str {
@@ -103,7 +107,7 @@ fn envelope(
         "ok": ok,
         "command": name,
         "command_id": command.id(),
-        "command_path": command.path,
+        "command_path": command.words(),
         "version": version,
         "data": sorted(data),
         "warnings": warnings,
