@@ -209,7 +209,8 @@ fn chunks<'a>(root: usize, undesired: bool, paths: &[&'a RelPath]) -> Vec<Task<'
 fn read_manifest(root: &DesiredRoot) -> Result<ManifestRead> {
     let fs = RealFs::default();
     match RootDir::open(&fs, &root.path) {
-        Ok(dir) => Ok(managed::read(&fs, dir.as_ref(), root.target.name())),
+        Ok(dir) => managed::read(&fs, dir.as_ref(), root.target.name())
+            .map_err(|error| PackError::io("read the target manifest in", &root.path, error)),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             Err(scan::not_a_directory(&root.path))
         }

@@ -167,7 +167,7 @@ fn a_file_it_deployed_is_restored_from_its_copies_after_an_edit() {
     let wants = [want(&[("AGENTS.md", "three"), ("s/SKILL.md", "skill"), ("new.md", "new")])];
     let id = world.deploy(&wants, 1_900_000_000).unwrap().snapshot_id.unwrap();
     fs.put_file("/p/s/SKILL.md", b"edited");
-    rollback(&fs, &RollbackTo::After(id.clone()));
+    rollback(&fs, &RollbackTo::After(id));
     assert_eq!(texts(&fs), ["AGENTS.md=three", "new.md=new", "own.md=user's", "s/SKILL.md=skill"]);
     // Pruning its snapshots first saves what is still deployed.
     let fs = scene();
