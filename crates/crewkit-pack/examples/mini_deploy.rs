@@ -12,13 +12,12 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crewkit_pack::entry::{Entry, EntryKind};
-use crewkit_pack::hash::Digest;
+use crewkit_pack::entry::{EntryKind, observe};
+use crewkit_pack::fs::{FileKind, Fs as _, RealFs};
 use crewkit_pack::home::StateHome;
 use crewkit_pack::managed::{self, ManagedFile};
 use crewkit_pack::path::{RelPath, RootDir};
@@ -80,7 +79,7 @@ fn plan(home: &StateHome, pairs: &[&str], now: Timestamp) -> Result<Request, Box
     for (index, pair) in pairs.chunks_exact(2).enumerate() {
         let (source, path) = (Path::new(pair[0]), PathBuf::from(pair[1]));
         let mut wanted = BTreeMap::new();
-        collect(source, source, &mut wanted)?;
+        collect(home.fs(), source, source, &mut wanted)?;
         let root = RootDir::open(home.fs(), &path)?;
         let old = managed::read(home.fs(), root.as_ref(), "codex")?.manifest;
         let mut places: Vec<RelPath> = wanted.keys().cloned().collect();
@@ -109,19 +108,22 @@ fn plan(home: &StateHome, pairs: &[&str], now: Timestamp) -> Result<Request, Box
     Ok(request)
 }
 
-fn collect(top: &Path, dir: &Path, files: &mut BTreeMap<RelPath, NewFile>) -> Result<(), Box<dyn Error>> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(top, &path, files)?;
-            continue;
+fn collect(
+    fs: &RealFs,
+    top: &Path,
+    dir: &Path,
+    files: &mut BTreeMap<RelPath, NewFile>,
+) -> Result<(), Box<dyn Error>> {
+    let handle = fs.open_root(dir)?;
+    for name in fs.list(&handle)? {
+        let path = dir.join(&name);
+        let Some(stat) = fs.stat(&handle, &name)? else { continue };
+        if stat.kind == FileKind::Directory {
+            collect(fs, top, &path, files)?;
+        } else if let Some(entry) = observe(fs, &handle, &name)?.entry() {
+            let place = RelPath::from_path(path.strip_prefix(top)?)?;
+            files.insert(place, NewFile { entry, size: stat.size, content: Content::File(path) });
         }
-        let bytes = std::fs::read(&path)?;
-        let executable = path.metadata()?.permissions().mode() & 0o100 != 0;
-        let entry = Entry { sha256: Digest::of(&bytes), kind: EntryKind::file(executable) };
-        let size = bytes.len() as u64;
-        let place = RelPath::from_path(path.strip_prefix(top)?)?;
-        files.insert(place, NewFile { entry, size, content: Content::File(path) });
     }
     Ok(())
 }

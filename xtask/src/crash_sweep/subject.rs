@@ -41,6 +41,11 @@ impl Injection {
         self.what == "error=EINTR"
     }
 
+    /// Whether the program cannot even say what went wrong.
+    pub(super) fn silences(&self) -> bool {
+        self.call == "write" && self.when.ends_with('+')
+    }
+
     pub(super) fn is_single_error(&self) -> bool {
         self.what.starts_with("error=") && !self.when.ends_with('+')
     }
