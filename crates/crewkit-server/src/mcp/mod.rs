@@ -10,3 +10,4 @@ pub mod sessions;
 pub mod stdio;
 
 pub use handler::McpServer;
+pub use rmcp::ServerHandler;
