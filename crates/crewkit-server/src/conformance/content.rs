@@ -96,7 +96,7 @@ pub(super) fn prompt(request: &GetPromptRequestParams) -> Result<Value, ErrorDat
         ],
         unknown => return Err(ErrorData::invalid_params(format!("unknown prompt `{unknown}`"), None)),
     };
-    Ok(json!({"messages": messages}))
+    Ok(json!({"messages": messages, "resultType": "complete"}))
 }
 
 /// The words that complete `start`.

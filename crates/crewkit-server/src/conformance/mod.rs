@@ -185,7 +185,9 @@ impl ServerHandler for Fixture {
         _context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let contents = content::resource(&request.uri).ok_or_else(|| no_such_resource(&request.uri))?;
-        Ok(ReadResourceResponse::Complete(fixture(json!({"contents": [contents]}))?))
+        Ok(ReadResourceResponse::Complete(fixture(
+            json!({"contents": [contents], "resultType": "complete"}),
+        )?))
     }
 
     async fn subscribe(

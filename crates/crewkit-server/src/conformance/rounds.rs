@@ -127,7 +127,7 @@ pub(super) fn prompt(request: &GetPromptRequestParams) -> Result<GetPromptRespon
     };
     let words = format!("Use this context: {}", word(answer, "context"));
     let messages = json!([{"role": "user", "content": {"type": "text", "text": words}}]);
-    Ok(GetPromptResponse::Complete(fixture(json!({"messages": messages}))?))
+    Ok(GetPromptResponse::Complete(fixture(json!({"messages": messages, "resultType": "complete"}))?))
 }
 
 fn ask(questions: Value, state: Option<String>) -> Result<CallToolResponse, ErrorData> {

@@ -87,7 +87,9 @@ pub(super) fn text(words: impl Into<String>) -> Result<CallToolResponse, ErrorDa
 }
 
 fn answer(content: Value) -> Result<CallToolResponse, ErrorData> {
-    Ok(CallToolResponse::Complete(fixture(json!({"content": content, "isError": false}))?))
+    Ok(CallToolResponse::Complete(fixture(
+        json!({"content": content, "isError": false, "resultType": "complete"}),
+    )?))
 }
 
 impl Fixture {
@@ -119,6 +121,7 @@ impl Fixture {
             "test_error_handling" => Ok(CallToolResponse::Complete(fixture(json!({
                 "content": [{"type": "text", "text": "This tool intentionally returns an error for testing"}],
                 "isError": true,
+                "resultType": "complete",
             }))?)),
             "test_tool_with_logging" => self.log_three_times(&context).await,
             "test_logging_tool" => {

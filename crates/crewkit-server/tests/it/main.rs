@@ -1,0 +1,3 @@
+//! The doors, driven from outside.
+
+mod conformance_messages;
