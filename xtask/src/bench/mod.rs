@@ -1,0 +1,3 @@
+//! Benchmarks: crewkit beside a bare program in the same run, so that the machine's speed drops out.
+
+pub(crate) mod mcp;

@@ -1,0 +1,103 @@
+//! What chores share: where things are, building, and running programs to their end.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+
+/// How often a program is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The target directory this program was built into.
+pub(crate) fn target() -> Outcome<PathBuf> {
+    let here = std::env::current_exe()?;
+    let target = here.ancestors().find(|path| path.join("CACHEDIR.TAG").is_file());
+    Ok(target.ok_or("this program does not lie in a cargo target directory")?.to_owned())
+}
+
+/// Builds with cargo, in the workspace this program was built from.
+pub(crate) fn cargo_build(arguments: &[&str]) -> Outcome {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.arg("build").arg("--target-dir").arg(target()?).args(arguments);
+    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let status = build.status()?;
+    if status.success() { Ok(()) } else { Err(format!("{build:?} ended with {status}").into()) }
+}
+
+/// How a program ended, and what it wrote.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs `command` to its end, or ends it after `limit`.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Outcome<Ended> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if began.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Err(format!("{command:?} took longer than {} seconds", limit.as_secs()).into());
+        }
+        thread::sleep(POLL);
+    };
+    Ok(Ended { status, stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() })
+}
+
+fn collect(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before a failure is still worth showing.
+        let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A program that runs until this value is dropped.
+pub(crate) struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A `crewkit serve` of its own: free port, fresh home.
+pub(crate) struct Server {
+    pub process: Running,
+    pub url: String,
+    _home: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts `binary serve` with `flags`; its log goes to `log`.
+    pub(crate) fn start(binary: &Path, flags: &[&str], log: &Path) -> Outcome<Self> {
+        let home = tempfile::tempdir()?;
+        let mut serve = Command::new(binary);
+        serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags).env("CREWKIT_HOME", home.path());
+        let mut child =
+            serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?).spawn()?;
+        let stdout = child.stdout.take();
+        let process = Running(child);
+        let mut greeting = String::new();
+        BufReader::new(stdout.ok_or("no standard output")?).read_line(&mut greeting)?;
+        let url = greeting.trim().rsplit(" serves MCP at ").next().filter(|url| url.starts_with("http"));
+        let url = url.ok_or_else(|| format!("{serve:?} did not say where it listens; see {}", log.display()));
+        Ok(Self { process, url: url?.to_owned(), _home: home })
+    }
+}
