@@ -90,14 +90,21 @@ impl Server {
         let home = tempfile::tempdir()?;
         let mut serve = Command::new(binary);
         serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags).env("CREWKIT_HOME", home.path());
-        let mut child =
-            serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?).spawn()?;
-        let stdout = child.stdout.take();
-        let process = Running(child);
-        let mut greeting = String::new();
-        BufReader::new(stdout.ok_or("no standard output")?).read_line(&mut greeting)?;
-        let url = greeting.trim().rsplit(" serves MCP at ").next().filter(|url| url.starts_with("http"));
-        let url = url.ok_or_else(|| format!("{serve:?} did not say where it listens; see {}", log.display()));
-        Ok(Self { process, url: url?.to_owned(), _home: home })
+        serve.stderr(File::create(log)?);
+        let (process, url) =
+            start_server(&mut serve).map_err(|error| format!("{error}; see {}", log.display()))?;
+        Ok(Self { process, url, _home: home })
     }
+}
+
+/// Starts a program that says on its first line where it listens.
+pub(crate) fn start_server(command: &mut Command) -> Outcome<(Running, String)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let stdout = child.stdout.take().ok_or("no standard output")?;
+    let process = Running(child);
+    let mut greeting = String::new();
+    BufReader::new(stdout).read_line(&mut greeting)?;
+    let url = greeting.trim().rsplit(" serves MCP at ").next().filter(|url| url.starts_with("http"));
+    let url = url.ok_or_else(|| format!("{command:?} did not say where it listens"))?;
+    Ok((process, url.to_owned()))
 }

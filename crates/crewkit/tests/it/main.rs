@@ -1,0 +1,3 @@
+//! The commands, run as a person runs them.
+
+mod conformance_absent;
