@@ -13,8 +13,8 @@ use super::client::{Client, HttpClient, StdioClient, initialize, request};
 use crate::Outcome;
 use crate::workspace::{self, Running, Server};
 
-const ROUNDS: usize = 9;
-const CALLS: u64 = 2000;
+const ROUNDS: usize = 50;
+const CALLS: u64 = 300;
 const STARTS: usize = 25;
 
 const MOST_TIMES_BARE: f64 = 3.0;

@@ -3,6 +3,7 @@
 //! rmcp speaks the protocol. The fronts stand before it and settle what it leaves open: unparsable input, batches,
 //! malformed parameters, duplicate ids, messages before `initialize`, and the bounds on all of these.
 
+mod gather;
 pub mod handler;
 pub mod http;
 pub mod message;
