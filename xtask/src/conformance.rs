@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use crate::Outcome;
-use crate::workspace::{self, Server};
+use crate::process::{self, Server};
 
 const SUITE: (&str, &str) = ("@modelcontextprotocol/conformance", "0.1.16");
 /// The preview of the next suite knows the requirements of each revision.
@@ -41,8 +41,8 @@ const INSTALL_LIMIT: Duration = Duration::from_mins(5);
 const SUITE_LIMIT: Duration = Duration::from_mins(5);
 
 /// Runs everything; fails when anything fails.
-pub(crate) fn run() -> Outcome {
-    let place = workspace::target()?.join("conformance");
+pub(crate) fn run() -> Result<()> {
+    let place = process::target()?.join("conformance");
     fs::create_dir_all(&place)?;
     let tools = Tools::install(&place)?;
     let product = build(&place, "product", &[])?;
@@ -80,15 +80,18 @@ pub(crate) fn run() -> Outcome {
         );
     }
     let tallies = [of_product, of_fixture, of_revisions];
-    if tallies.iter().all(Tally::is_clean) { Ok(()) } else { Err("conformance: failed".into()) }
+    if !tallies.iter().all(Tally::is_clean) {
+        bail!("crewkit does not conform");
+    }
+    Ok(())
 }
 
 /// Builds crewkit and puts the binary aside, since the next build would overwrite it.
-fn build(place: &Path, name: &str, flags: &[&str]) -> Outcome<PathBuf> {
-    workspace::cargo_build(&[&["--package", "crewkit", "--bin", "crewkit"], flags].concat())?;
-    let built = workspace::target()?.join("debug").join(format!("crewkit{}", std::env::consts::EXE_SUFFIX));
+fn build(place: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
+    process::build(&[&["--package", "crewkit", "--bin", "crewkit"], flags].concat())?;
+    let built = process::target()?.join("debug").join(format!("crewkit{}", std::env::consts::EXE_SUFFIX));
     let kept = place.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-    fs::copy(&built, &kept).map_err(|error| format!("{}: {error}", built.display()))?;
+    fs::copy(&built, &kept).with_context(|| built.display().to_string())?;
     Ok(kept)
 }
 
@@ -100,7 +103,7 @@ struct Tools {
 
 impl Tools {
     /// Installs what is missing under `place`.
-    fn install(place: &Path) -> Outcome<Self> {
+    fn install(place: &Path) -> Result<Self> {
         let own_node = place.join("node_modules/node/bin/node");
         let machine_node = node_version("node").filter(|&version| version >= NODE_AT_LEAST);
         let mut wanted = vec![SUITE, NEXT_SUITE, INSPECTOR];
@@ -113,13 +116,13 @@ impl Tools {
         }
         let node = if machine_node.is_some() { PathBuf::from("node") } else { own_node };
         if node_version(&node).is_none_or(|version| version < NODE_AT_LEAST) {
-            return Err(format!("{} does not run, or is older than {NODE_AT_LEAST}", node.display()).into());
+            bail!("{} does not run, or is older than {NODE_AT_LEAST}", node.display());
         }
         Ok(Self { place: place.to_owned(), node })
     }
 
     /// Runs a suite and reads the checks it wrote.
-    fn suite(&self, (name, _): (&str, &str), server: &Server, what: &[&str]) -> Outcome<Tally> {
+    fn suite(&self, (name, _): (&str, &str), server: &Server, what: &[&str]) -> Result<Tally> {
         let results = tempfile::tempdir()?;
         let mut command = Command::new(&self.node);
         command
@@ -127,7 +130,7 @@ impl Tools {
             .args(["server", "--url", &server.url, "--output-dir"])
             .arg(results.path())
             .args(what);
-        let ended = workspace::run(&mut command, SUITE_LIMIT)?;
+        let ended = process::run(&mut command, SUITE_LIMIT)?;
         let mut tally = Tally::read(results.path())?;
         if !ended.status.success() && tally.failures.is_empty() {
             tally.failures.push(format!("{}: {}\n{}", what.join(" "), ended.status, ended.stderr.trim()));
@@ -139,25 +142,18 @@ impl Tools {
     }
 
     /// Lets the inspector look at the tools over both transports; any word of complaint is a failure.
-    fn inspect(&self, product: &Path, server: &Server) -> Outcome<usize> {
+    fn inspect(&self, product: &Path, server: &Server) -> Result<usize> {
         let home = tempfile::tempdir()?;
         let home_for_crewkit = format!("CREWKIT_HOME={}", home.path().display());
         let over_stdio = self.inspector(home.path(), &["-e", &home_for_crewkit], Some(product), "mcp")?;
         let over_http = self.inspector(home.path(), &[], None, &server.url)?;
-        if over_stdio == over_http {
-            Ok(over_stdio)
-        } else {
-            Err(format!("the inspector sees {over_stdio} tools over stdio and {over_http} over HTTP").into())
+        if over_stdio != over_http {
+            bail!("the inspector sees {over_stdio} tools over stdio and {over_http} over HTTP");
         }
+        Ok(over_stdio)
     }
 
-    fn inspector(
-        &self,
-        home: &Path,
-        options: &[&str],
-        binary: Option<&Path>,
-        target: &str,
-    ) -> Outcome<usize> {
+    fn inspector(&self, home: &Path, options: &[&str], binary: Option<&Path>, target: &str) -> Result<usize> {
         let mut command = Command::new(&self.node);
         command
             .arg(self.place.join("node_modules").join(INSPECTOR.0).join("clients/launcher/build/index.js"))
@@ -167,12 +163,12 @@ impl Tools {
             .args(["--method", "tools/list", "--strict"])
             .args(options)
             .env("HOME", home);
-        let ended = workspace::run(&mut command, SUITE_LIMIT)?;
+        let ended = process::run(&mut command, SUITE_LIMIT)?;
         if !ended.status.success() || !ended.stderr.trim().is_empty() {
-            return Err(format!("inspector {target}: {}\n{}", ended.status, ended.stderr.trim()).into());
+            bail!("inspector {target}: {}\n{}", ended.status, ended.stderr.trim());
         }
         let answer: Value = serde_json::from_str(&ended.stdout)?;
-        let tools = answer["tools"].as_array().ok_or("the inspector printed no list of tools")?;
+        let tools = answer["tools"].as_array().context("the inspector printed no list of tools")?;
         Ok(tools.len())
     }
 }
@@ -190,7 +186,7 @@ fn installed(place: &Path, name: &str) -> Option<String> {
     Some(manifest["version"].as_str()?.to_owned())
 }
 
-fn npm_install(place: &Path, wanted: &[(&str, &str)]) -> Outcome {
+fn npm_install(place: &Path, wanted: &[(&str, &str)]) -> Result<()> {
     let exact = |&(name, version): &(&str, &str)| {
         // Two versions of one package live side by side under different names.
         let version =
@@ -202,13 +198,11 @@ fn npm_install(place: &Path, wanted: &[(&str, &str)]) -> Outcome {
     fs::write(place.join("package.json"), manifest.to_string())?;
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(place);
-    let ended = workspace::run(&mut npm, INSTALL_LIMIT)
-        .map_err(|error| format!("npm: {error}; the conformance suite needs Node with npm"))?;
-    if ended.status.success() {
-        Ok(())
-    } else {
-        Err(format!("npm install ended with {}\n{}", ended.status, ended.stderr.trim()).into())
+    let ended = process::run(&mut npm, INSTALL_LIMIT).context("the conformance suite needs Node with npm")?;
+    if !ended.status.success() {
+        bail!("npm install ended with {}\n{}", ended.status, ended.stderr.trim());
     }
+    Ok(())
 }
 
 fn names(packages: &[(&str, &str)]) -> String {
@@ -225,7 +219,7 @@ struct Tally {
 
 impl Tally {
     /// Reads the results a suite left: one directory a scenario, named after it, with its checks.
-    fn read(results: &Path) -> Outcome<Self> {
+    fn read(results: &Path) -> Result<Self> {
         let mut tally = Self::default();
         for entry in fs::read_dir(results)? {
             let directory = entry?.path();

@@ -1,34 +1,43 @@
-//! Chores of this repository: `cargo xtask <command>`.
-
-#![expect(clippy::print_stdout, reason = "a chore talks to the person who runs it")]
+//! Chores of this repository: `cargo xtask <chore>`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
 mod bench;
+mod ci;
 mod conformance;
-mod workspace;
+mod docs;
+mod process;
+mod shell;
+mod tidy;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <command>
+const USAGE: &str = "\
+usage: cargo xtask <chore>
 
-  conformance   run the MCP conformance suite and the inspector against crewkit
-  bench mcp     measure MCP calls, start and memory against bare programs
+  ci              everything that has to pass before a change lands
+  conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
+  bench mcp       MCP calls, start and memory, beside bare programs
+  tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
 
-/// What a chore ends with; the error is for people.
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
-
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let outcome = match words.as_slice() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["ci"] => ci::run(),
         ["conformance"] => conformance::run(),
         ["bench", "mcp"] => bench::mcp::run(),
-        _ => Err(USAGE.into()),
+        ["tidy"] => tidy::run(tidy::Mode::Check),
+        ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
     };
-    match outcome {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            println!("{error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }

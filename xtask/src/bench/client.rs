@@ -4,10 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use crate::Outcome;
-use crate::workspace::Running;
+use crate::process::Running;
 
 /// A request every server here answers.
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {
@@ -24,7 +24,7 @@ pub(crate) fn initialize() -> String {
 /// One way to reach a server.
 pub(crate) trait Client {
     /// Sends one request and returns the text of the answer.
-    fn call(&mut self, request: &str) -> Outcome<String>;
+    fn call(&mut self, request: &str) -> Result<String>;
 }
 
 /// A server on standard input and output.
@@ -35,21 +35,21 @@ pub(crate) struct StdioClient {
 }
 
 impl StdioClient {
-    pub(crate) fn start(command: &mut Command) -> Outcome<Self> {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let mut child: Child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let input = child.stdin.take().ok_or("no standard input")?;
-        let output = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+        let input = child.stdin.take().context("no standard input")?;
+        let output = BufReader::new(child.stdout.take().context("no standard output")?);
         Ok(Self { process: Running(child), input, output })
     }
 }
 
 impl Client for StdioClient {
-    fn call(&mut self, request: &str) -> Outcome<String> {
+    fn call(&mut self, request: &str) -> Result<String> {
         self.input.write_all(format!("{request}\n").as_bytes())?;
         let mut answer = String::new();
         if self.output.read_line(&mut answer)? == 0 {
-            return Err("the server ended".into());
+            bail!("the server ended");
         }
         Ok(answer)
     }
@@ -70,7 +70,7 @@ struct Head {
 }
 
 impl HttpClient {
-    pub(crate) fn connect(url: &str) -> Outcome<Self> {
+    pub(crate) fn connect(url: &str) -> Result<Self> {
         let host = url.trim_start_matches("http://").trim_end_matches("/mcp").to_owned();
         let stream = TcpStream::connect(&host)?;
         stream.set_nodelay(true)?;
@@ -78,11 +78,11 @@ impl HttpClient {
     }
 
     /// Opens a session, if the server has such.
-    pub(crate) fn open_session(&mut self) -> Outcome {
+    pub(crate) fn open_session(&mut self) -> Result<()> {
         self.call(&initialize()).map(drop)
     }
 
-    fn read_head(&mut self) -> Outcome<Head> {
+    fn read_head(&mut self) -> Result<Head> {
         let mut head = Head { status: self.read_line()?, length: None, chunked: false, session: None };
         loop {
             let line = self.read_line()?;
@@ -99,24 +99,24 @@ impl HttpClient {
         }
     }
 
-    fn read_line(&mut self) -> Outcome<String> {
+    fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
-            return Err("the server closed the connection".into());
+            bail!("the server closed the connection");
         }
         Ok(line.trim_end().to_owned())
     }
 
-    fn read_exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Outcome {
+    fn read_exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<()> {
         let start = body.len();
         body.resize(start + length, 0);
         Ok(self.stream.read_exact(&mut body[start..])?)
     }
 
-    fn read_body(&mut self, head: &Head) -> Outcome<String> {
+    fn read_body(&mut self, head: &Head) -> Result<String> {
         let mut body = Vec::new();
         if !head.chunked {
-            self.read_exactly(head.length.ok_or("an answer without a length")?, &mut body)?;
+            self.read_exactly(head.length.context("an answer without a length")?, &mut body)?;
             return Ok(String::from_utf8(body)?);
         }
         loop {
@@ -131,7 +131,7 @@ impl HttpClient {
 }
 
 impl Client for HttpClient {
-    fn call(&mut self, request: &str) -> Outcome<String> {
+    fn call(&mut self, request: &str) -> Result<String> {
         let session =
             self.session.as_ref().map(|session| format!("Mcp-Session-Id: {session}\r\n")).unwrap_or_default();
         let message = format!(
@@ -145,7 +145,7 @@ impl Client for HttpClient {
         let head = self.read_head()?;
         let body = self.read_body(&head)?;
         if !head.status.contains(" 200 ") {
-            return Err(format!("{}: {body}", head.status).into());
+            bail!("{}: {body}", head.status);
         }
         self.session = head.session.or_else(|| self.session.take());
         Ok(body)

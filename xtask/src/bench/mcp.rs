@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::client::{Client, HttpClient, StdioClient, initialize, request};
-use crate::Outcome;
-use crate::workspace::{self, Running, Server};
+use crate::process::{self, Running, Server};
 
 const ROUNDS: usize = 50;
 const CALLS: u64 = 300;
@@ -26,9 +26,9 @@ const MOST_SERVE_MEMORY: f64 = 25e6;
 const TOOL: &str = "deploy_apply";
 
 /// Measures, prints a table, and fails when a bound is missed.
-pub(crate) fn run() -> Outcome {
-    workspace::cargo_build(&["--release", "--package", "crewkit", "--bin", "crewkit"])?;
-    workspace::cargo_build(&[
+pub(crate) fn run() -> Result<()> {
+    process::build(&["--release", "--package", "crewkit", "--bin", "crewkit"])?;
+    process::build(&[
         "--release",
         "--package",
         "xtask",
@@ -37,7 +37,7 @@ pub(crate) fn run() -> Outcome {
         "--example",
         "bare_http",
     ])?;
-    let release = workspace::target()?.join("release");
+    let release = process::target()?.join("release");
     let crewkit = release.join("crewkit");
     let home = tempfile::tempdir()?;
     let log = home.path().join("serve.log");
@@ -78,15 +78,18 @@ pub(crate) fn run() -> Outcome {
     let cold = cold_start(&crewkit, home.path())?;
     table.bound("cold start to `initialize`", cold, MOST_COLD.as_secs_f64(), "ms", 1e-3);
     table.print();
-    if table.missed { Err("bench mcp: a bound was missed".into()) } else { Ok(()) }
+    if table.missed {
+        bail!("a bound was missed");
+    }
+    Ok(())
 }
 
-fn start_stdio(crewkit: &Path, home: &Path) -> Outcome<StdioClient> {
+fn start_stdio(crewkit: &Path, home: &Path) -> Result<StdioClient> {
     StdioClient::start(Command::new(crewkit).arg("mcp").env("CREWKIT_HOME", home))
 }
 
 /// The shortest time from starting the process to the answer to `initialize`, in seconds.
-fn cold_start(crewkit: &Path, home: &Path) -> Outcome<f64> {
+fn cold_start(crewkit: &Path, home: &Path) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..STARTS {
         let began = Instant::now();
@@ -98,9 +101,9 @@ fn cold_start(crewkit: &Path, home: &Path) -> Outcome<f64> {
 }
 
 /// The memory a process has in use, in bytes.
-fn memory(process: &Running) -> Outcome<f64> {
+fn memory(process: &Running) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id()))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS in status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in status")?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1024.0)
 }
@@ -112,9 +115,9 @@ enum Call {
 }
 
 impl Call {
-    fn choose(client: &mut dyn Client) -> Outcome<Self> {
+    fn choose(client: &mut dyn Client) -> Result<Self> {
         let listed: Value = serde_json::from_str(&client.call(&request(1, "tools/list", &json!({})))?)?;
-        let tools = listed["result"]["tools"].as_array().ok_or("tools/list was not answered")?;
+        let tools = listed["result"]["tools"].as_array().context("tools/list was not answered")?;
         Ok(if tools.iter().any(|tool| tool["name"] == TOOL) { Self::Tool } else { Self::Ping })
     }
 
@@ -133,13 +136,13 @@ impl Call {
     }
 
     /// The result crewkit gives, for the bare programs to give too.
-    fn result(&self, client: &mut dyn Client) -> Outcome<String> {
+    fn result(&self, client: &mut dyn Client) -> Result<String> {
         let answer: Value = serde_json::from_str(&client.call(&self.request(2))?)?;
-        Ok(answer.get("result").ok_or("the call failed")?.to_string())
+        Ok(answer.get("result").context("the call failed")?.to_string())
     }
 
     /// The median time of one call, in seconds.
-    fn median(&self, client: &mut dyn Client) -> Outcome<f64> {
+    fn median(&self, client: &mut dyn Client) -> Result<f64> {
         let mut times = Vec::new();
         for id in 10..10 + CALLS {
             let request = self.request(id);
@@ -147,7 +150,7 @@ impl Call {
             let answer = client.call(&request)?;
             times.push(began.elapsed());
             if !answer.contains("\"result\"") {
-                return Err(format!("a call failed: {answer}").into());
+                bail!("a call failed: {answer}");
             }
         }
         times.sort_unstable();
@@ -162,9 +165,9 @@ struct BareServer {
 }
 
 impl BareServer {
-    fn start(release: &Path, result: &str) -> Outcome<Self> {
+    fn start(release: &Path, result: &str) -> Result<Self> {
         let program: PathBuf = release.join("examples/bare_http");
-        let (process, url) = workspace::start_server(Command::new(program).arg(result))?;
+        let (process, url) = process::start_server(Command::new(program).arg(result))?;
         Ok(Self { url, _process: process })
     }
 }

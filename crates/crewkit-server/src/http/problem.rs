@@ -1,6 +1,6 @@
 //! What goes wrong before an operation is reached, as an HTTP answer.
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::response::{IntoResponse, Response};
 use crewkit_core::Code;
 use http::StatusCode;
@@ -43,14 +43,17 @@ impl IntoResponse for HttpProblem {
 
 /// Reads a whole body of at most `most` bytes.
 pub async fn read_body(body: Body, most: u64) -> Result<Bytes, HttpProblem> {
-    let most_here = usize::try_from(most).unwrap_or(usize::MAX);
-    match Limited::new(body, most_here).collect().await {
+    let too_large = || {
+        let message = format!("the body is larger than {most} bytes (limits.http_body_bytes)");
+        HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message)
+    };
+    // A client that announces too much is told before it has sent it.
+    if body.size_hint().lower() > most {
+        return Err(too_large());
+    }
+    match Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX)).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(HttpProblem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            Code::BodyTooLarge,
-            format!("the body is larger than {most} bytes (limits.http_body_bytes)"),
-        )),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) => Err(HttpProblem::new(
             StatusCode::BAD_REQUEST,
             Code::BodyInvalid,

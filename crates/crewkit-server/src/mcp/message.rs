@@ -129,6 +129,11 @@ pub fn read(value: Value) -> Result<Option<Message>, Refusal> {
         };
     }
     let params = object.get("params").cloned();
+    // rmcp takes a cursor of the wrong kind for none at all.
+    let cursor = params.as_ref().and_then(|params| params.get("cursor"));
+    if is_request && method.ends_with("/list") && cursor.is_some_and(|cursor| !cursor.is_string()) {
+        return refuse(INVALID_PARAMS, "`params.cursor` must be a string".to_owned());
+    }
     match serde_json::from_value::<ClientJsonRpcMessage>(value) {
         Ok(ClientJsonRpcMessage::Request(request))
             if matches!(request.request, ClientRequest::CustomRequest(_))

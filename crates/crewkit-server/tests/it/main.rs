@@ -1,3 +1,10 @@
-//! The doors, driven from outside.
+//! The doors, driven from outside with a table of operations made for the purpose.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+mod arguments;
+mod attacks;
 mod conformance_messages;
+mod http;
+mod product;
+mod stdio;
+mod support;

@@ -1,3 +1,8 @@
-//! The commands, run as a person runs them.
+//! The built binaries, as a person or a client starts them.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod cli;
 mod conformance_absent;
+mod serve;
+mod stdio;
+mod support;

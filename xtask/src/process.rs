@@ -1,4 +1,4 @@
-//! What chores share: where things are, building, and running programs to their end.
+//! Programs that run beside a chore: to their end within a time, or as long as they are needed.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
@@ -7,26 +7,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell;
 
 /// How often a program is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The target directory this program was built into.
-pub(crate) fn target() -> Outcome<PathBuf> {
+pub(crate) fn target() -> Result<PathBuf> {
     let here = std::env::current_exe()?;
     let target = here.ancestors().find(|path| path.join("CACHEDIR.TAG").is_file());
-    Ok(target.ok_or("this program does not lie in a cargo target directory")?.to_owned())
+    Ok(target.context("this program does not lie in a cargo target directory")?.to_owned())
 }
 
-/// Builds with cargo, in the workspace this program was built from.
-pub(crate) fn cargo_build(arguments: &[&str]) -> Outcome {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.arg("build").arg("--target-dir").arg(target()?).args(arguments);
-    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
-    let status = build.status()?;
-    if status.success() { Ok(()) } else { Err(format!("{build:?} ended with {status}").into()) }
+/// Builds with cargo into the directory this program was built into.
+pub(crate) fn build(arguments: &[&str]) -> Result<()> {
+    shell::run(shell::cargo().arg("build").arg("--target-dir").arg(target()?).args(arguments))
 }
 
 /// How a program ended, and what it wrote.
@@ -38,7 +35,7 @@ pub(crate) struct Ended {
 }
 
 /// Runs `command` to its end, or ends it after `limit`.
-pub(crate) fn run(command: &mut Command, limit: Duration) -> Outcome<Ended> {
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
@@ -50,7 +47,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Outcome<Ended> {
         if began.elapsed() > limit {
             child.kill()?;
             child.wait()?;
-            return Err(format!("{command:?} took longer than {} seconds", limit.as_secs()).into());
+            bail!("{command:?} took longer than {} seconds", limit.as_secs());
         }
         thread::sleep(POLL);
     };
@@ -86,25 +83,25 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts `binary serve` with `flags`; its log goes to `log`.
-    pub(crate) fn start(binary: &Path, flags: &[&str], log: &Path) -> Outcome<Self> {
+    pub(crate) fn start(binary: &Path, flags: &[&str], log: &Path) -> Result<Self> {
         let home = tempfile::tempdir()?;
         let mut serve = Command::new(binary);
         serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags).env("CREWKIT_HOME", home.path());
         serve.stderr(File::create(log)?);
         let (process, url) =
-            start_server(&mut serve).map_err(|error| format!("{error}; see {}", log.display()))?;
+            start_server(&mut serve).with_context(|| format!("the log is {}", log.display()))?;
         Ok(Self { process, url, _home: home })
     }
 }
 
 /// Starts a program that says on its first line where it listens.
-pub(crate) fn start_server(command: &mut Command) -> Outcome<(Running, String)> {
+pub(crate) fn start_server(command: &mut Command) -> Result<(Running, String)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let stdout = child.stdout.take().ok_or("no standard output")?;
+    let stdout = child.stdout.take().context("no standard output")?;
     let process = Running(child);
     let mut greeting = String::new();
     BufReader::new(stdout).read_line(&mut greeting)?;
     let url = greeting.trim().rsplit(" serves MCP at ").next().filter(|url| url.starts_with("http"));
-    let url = url.ok_or_else(|| format!("{command:?} did not say where it listens"))?;
+    let url = url.with_context(|| format!("{command:?} did not say where it listens"))?;
     Ok((process, url.to_owned()))
 }
