@@ -59,12 +59,14 @@ pub struct Answer {
     pub data: Value,
     /// What a person should know though it did not stop the command.
     pub warnings: Vec<String>,
+    /// The roots that paths in `data` lie below, by target, so that people see them grouped; not part of the envelope.
+    pub roots: Vec<(String, String)>,
 }
 
 impl Answer {
     /// An answer without warnings.
     pub fn new(data: Value) -> Self {
-        Self { data, warnings: Vec::new() }
+        Self { data, ..Self::default() }
     }
 }
 

@@ -203,18 +203,17 @@ fn routing(code: Code) -> (&'static str, &'static [&'static str]) {
         Code::LockfileUnsupportedVersion => {
             ("lockfile_unsupported_version", &["upgrade_agentpack", "regenerate_lockfile", "retry_command"])
         }
-        Code::OverlayNotFound => ("overlay_not_found", &["create_overlay", "retry_command"]),
-        Code::OverlayBaselineMissing => {
-            ("overlay_baseline_missing", &["recreate_overlay_baseline", "retry_command"])
-        }
-        Code::OverlayBaselineUnsupported => {
-            ("overlay_baseline_unsupported", &["recreate_overlay_baseline", "retry_command"])
-        }
+        Code::OverlayNotFound => ("overlay_not_found", &["run_overlay_edit", "retry_command"]),
+        Code::OverlayBaselineMissing => ("overlay_baseline_missing", &["run_overlay_edit", "retry_command"]),
+        Code::OverlayBaselineUnsupported => (
+            "overlay_baseline_unsupported",
+            &["init_git_repo", "commit_or_stash", "run_overlay_edit", "retry_command"],
+        ),
         Code::OverlayRebaseConflict => {
-            ("overlay_rebase_conflict", &["resolve_overlay_conflicts", "retry_command"])
+            ("overlay_rebase_conflict", &["resolve_overlay_conflicts", "retry_overlay_rebase"])
         }
         Code::OverlayPatchApplyFailed => {
-            ("overlay_patch_apply_failed", &["rebase_overlay", "fix_overlay_patch", "retry_command"])
+            ("overlay_patch_apply_failed", &["regenerate_patch", "switch_to_dir_overlay", "retry_command"])
         }
         Code::GitNotFound => ("git_not_found", &["install_git", "retry_command"]),
         Code::GitFailed => ("git_failed", &["check_git_source", "retry_command"]),
@@ -230,7 +229,7 @@ fn routing(code: Code) -> (&'static str, &'static [&'static str]) {
         Code::IoNoSpace => ("io_no_space", &["free_space", "retry_command"]),
         Code::IoReadOnly => ("io_read_only", &["fix_permissions", "retry_command"]),
         Code::IoInvalidPath => ("io_invalid_path", &["fix_path", "retry_command"]),
-        Code::IoPathTooLong => ("io_path_too_long", &["fix_path", "retry_command"]),
+        Code::IoPathTooLong => ("io_path_too_long", &["shorten_path", "enable_long_paths", "retry_command"]),
         Code::IoFailed => ("io_failed", &["retry_command"]),
         _ => ("", &[]),
     }

@@ -6,6 +6,7 @@
 
 mod atomic;
 pub mod blobs;
+pub mod commands;
 pub mod desired;
 pub mod diff;
 pub mod doctor;

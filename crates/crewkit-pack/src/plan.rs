@@ -8,7 +8,7 @@ use crate::desired::{Desired, DesiredFile, DesiredRoot};
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
 use crate::hash::{Digest, Hasher};
-use crate::managed::TargetManifest;
+use crate::managed::{ManagedFile, TargetManifest};
 use crate::path::RelPath;
 use crate::target::TargetKind;
 
@@ -108,6 +108,32 @@ pub struct RootState {
     pub manifest: Option<TargetManifest>,
     /// Managed files that are not desired any more, and what is there.
     pub undesired: Vec<(RelPath, Observed)>,
+    /// Managed files that no module of this repo ever made; they stay, and stay listed.
+    pub foreign: Vec<ManagedFile>,
+}
+
+/// What the `bootstrap` command of earlier versions installed beside the modules of a repo.
+const OPERATOR_MODULES: [&str; 10] = [
+    "skill:agentpack-operator",
+    "command:ap-deploy",
+    "command:ap-diff",
+    "command:ap-doctor",
+    "command:ap-evolve",
+    "command:ap-explain",
+    "command:ap-plan",
+    "command:ap-preview",
+    "command:ap-status",
+    "command:ap-update",
+];
+
+/// Whether a managed file was installed by `bootstrap` and not from a module of this repo.
+///
+/// Both commands wrote the same manifests, so a deploy used to delete what `bootstrap` had installed.
+pub fn is_foreign(file: &ManagedFile, has_module: impl Fn(&str) -> bool) -> bool {
+    match file.module_ids.as_slice() {
+        [id] => OPERATOR_MODULES.contains(&id.as_str()) && !has_module(id),
+        _ => false,
+    }
 }
 
 impl RootState {
@@ -275,7 +301,7 @@ fn change(
 
 /// Whether the manifest of a root must be written because it would not list what is desired.
 pub fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootState) -> bool {
-    let same = |listed: &crate::managed::ManagedFile, file: &DesiredFile| {
+    let same = |listed: &ManagedFile, file: &DesiredFile| {
         listed.path == file.path
             && listed.sha256 == file.sha256
             && listed.executable == file.executable
@@ -289,8 +315,9 @@ pub fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootStat
     match &state.manifest {
         None => !root.files.is_empty(),
         Some(manifest) => {
-            manifest.files.len() != root.files.len()
-                || !manifest.files.iter().zip(&root.files).all(|(listed, file)| same(listed, file))
+            let listed = manifest.files.iter().filter(|file| !state.foreign.contains(file));
+            manifest.files.len() != root.files.len() + state.foreign.len()
+                || !listed.zip(&root.files).all(|(listed, file)| same(listed, file))
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use crate::desired::{Desired, DesiredRoot, Layout};
-use crate::entry::Observed;
 use crate::env::Env;
 use crate::error::{PackError, Result};
 use crate::fs::RealFs;
@@ -15,7 +14,7 @@ use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, Manifest, Module, TargetConf
 use crate::materialize::{Material, Workshop};
 use crate::overlay::Overlays;
 use crate::path::{RelPath, RootDir};
-use crate::plan::RootState;
+use crate::plan::{self, RootState};
 use crate::project::Project;
 use crate::source::resolve;
 use crate::target::TargetKind;
@@ -152,58 +151,62 @@ impl<'a> Session<'a> {
         for result in parallel::map(&desired.roots, read_manifest) {
             let mut read = result?;
             warnings.append(&mut read.warnings);
-            states.push(RootState { found: Vec::new(), manifest: read.manifest, undesired: Vec::new() });
+            states.push(RootState {
+                found: Vec::new(),
+                manifest: read.manifest,
+                undesired: Vec::new(),
+                foreign: Vec::new(),
+            });
         }
+        let has_module = |id: &str| self.manifest.modules.iter().any(|module| module.id == id);
         let mut tasks = Vec::new();
-        for (index, (root, state)) in desired.roots.iter().zip(&states).enumerate() {
+        for (index, (root, state)) in desired.roots.iter().zip(&mut states).enumerate() {
             let wanted: Vec<&RelPath> = root.files.iter().map(|file| &file.path).collect();
-            tasks.extend(chunks(index, false, &wanted));
-            if let Some(manifest) = &state.manifest {
-                let undesired: Vec<&RelPath> = manifest
-                    .files
-                    .iter()
-                    .map(|file| &file.path)
-                    .filter(|path| wanted.binary_search(path).is_err())
-                    .collect();
-                tasks.extend(chunks(index, true, &undesired));
-            }
+            let listed = state.manifest.iter().flat_map(|manifest| &manifest.files);
+            let (foreign, undesired): (Vec<_>, Vec<_>) = listed
+                .filter(|file| wanted.binary_search(&&file.path).is_err())
+                .partition(|file| plan::is_foreign(file, has_module));
+            let undesired: Vec<RelPath> = undesired.into_iter().map(|file| file.path.clone()).collect();
+            state.foreign = foreign.into_iter().cloned().collect();
+            tasks.extend(chunks(index, false, wanted.into_iter().cloned()));
+            tasks.extend(chunks(index, true, undesired));
         }
         let observed = parallel::map(&tasks, |task| {
             let root = &desired.roots[task.root];
-            scan::observe(&root.path, task.paths.iter().copied(), self.cache)
+            scan::observe(&root.path, &task.paths, self.cache)
         });
-        let mut filled: Vec<(usize, Vec<Observed>, Vec<(RelPath, Observed)>)> = Vec::new();
-        for (task, found) in tasks.iter().zip(observed) {
-            let found = found?;
+        for (task, found) in tasks.into_iter().zip(observed) {
+            let mut found = found?;
+            let Some(state) = states.get_mut(task.root) else { continue };
             if task.undesired {
-                let pairs = task.paths.iter().map(|path| (*path).clone()).zip(found).collect();
-                filled.push((task.root, Vec::new(), pairs));
+                state.undesired.extend(task.paths.into_iter().zip(found));
             } else {
-                filled.push((task.root, found, Vec::new()));
-            }
-        }
-        drop(tasks);
-        for (root, mut found, mut undesired) in filled {
-            if let Some(state) = states.get_mut(root) {
                 state.found.append(&mut found);
-                state.undesired.append(&mut undesired);
             }
         }
         Ok(states)
     }
 }
 
-struct Task<'a> {
+struct Task {
     root: usize,
     undesired: bool,
-    paths: Vec<&'a RelPath>,
+    paths: Vec<RelPath>,
 }
 
 /// Places looked at in one go; small enough to spread one big root over several threads.
 const CHUNK: usize = 512;
 
-fn chunks<'a>(root: usize, undesired: bool, paths: &[&'a RelPath]) -> Vec<Task<'a>> {
-    paths.chunks(CHUNK).map(|paths| Task { root, undesired, paths: paths.to_vec() }).collect()
+fn chunks(root: usize, undesired: bool, paths: impl IntoIterator<Item = RelPath>) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    let mut paths = paths.into_iter();
+    loop {
+        let chunk: Vec<RelPath> = paths.by_ref().take(CHUNK).collect();
+        if chunk.is_empty() {
+            return tasks;
+        }
+        tasks.push(Task { root, undesired, paths: chunk });
+    }
 }
 
 fn read_manifest(root: &DesiredRoot) -> Result<ManifestRead> {

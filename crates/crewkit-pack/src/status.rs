@@ -131,6 +131,11 @@ pub fn drift(
     for part in parts {
         drift.append(&mut part?);
     }
+    // Before the first deploy there are no roots to speak of: one list, by target and path.
+    if states.iter().all(|state| state.manifest.is_none()) {
+        let target = |item: &Drift| desired.roots.get(item.root).map(|root| root.target.name());
+        drift.sort_by(|a, b| (target(a), &a.place).cmp(&(target(b), &b.place)));
+    }
     Ok(drift)
 }
 

@@ -54,26 +54,31 @@ impl Tokens {
 impl Pack {
     /// What a deploy would do, or the doing of it.
     pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer> {
+        let mut roots = Vec::new();
         let apply = deploy.apply.filter(|_| !select.dry_run);
-        self.noticing(|warnings| match apply {
+        let answer = self.noticing(|warnings| match apply {
             None => {
                 self.notice_pending(warnings);
                 let session = self.session(select)?;
                 let computed = Computed::new(&session, warnings)?;
                 self.remember(select);
+                roots = computed.root_names();
                 answer(&session, &computed, json!({"applied": false}))
             }
-            Some(consent) => self.apply(select, deploy, consent, warnings),
-        })
+            Some(consent) => self.apply(select, deploy, consent, warnings, &mut roots),
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     /// What a deploy would do, with a token for exactly that plan.
     pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer> {
-        self.noticing(|warnings| {
+        let mut roots = Vec::new();
+        let answer = self.noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
+            roots = computed.root_names();
             let hash = plan_hash(&session, &computed).to_string();
             let lifetime = Duration::from_secs(self.env.limits.pack_confirm_seconds);
             let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).issue(
@@ -91,7 +96,8 @@ impl Pack {
                     "confirm_token_expires_at": timestamp(expires),
                 }),
             )
-        })
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     fn apply(
@@ -100,6 +106,7 @@ impl Pack {
         deploy: &Deploy,
         consent: Consent,
         warnings: &mut Vec<String>,
+        roots: &mut Vec<(String, String)>,
     ) -> Result<Value> {
         let session = self.session(select)?;
         // A first look without the lock: what needs nothing done must not wait for others or write anything.
@@ -122,6 +129,7 @@ impl Pack {
         let locked = self.lock(&home, "deploy --apply", warnings)?;
         // From here on nobody else deploys: this plan is checked, and this plan is applied.
         let computed = Computed::new(&session, warnings)?;
+        *roots = computed.root_names();
         check_token(deploy, &session, &computed)?;
         if !deploy.adopt {
             check_adoptions(&computed)?;
@@ -131,9 +139,7 @@ impl Pack {
         self.env.progress.at("deploy", 0, request.changes.len());
         let applied = locked.apply(&request)?;
         self.env.progress.at("deploy", request.changes.len(), request.changes.len());
-        for kept in &applied.kept {
-            warnings.push(format!("{} was changed in the same moment and keeps that change", kept.display()));
-        }
+        warnings.extend(applied.untidy);
         if let Some(token) = &deploy.confirm_token {
             self.tokens.lock().unwrap_or_else(PoisonError::into_inner).0.remove(token);
         }
@@ -156,7 +162,10 @@ impl Pack {
             .map(|(index, (root, state))| {
                 let wanted = state.manifest.is_some() || !root.files.is_empty() || changed(index);
                 let manifest = if wanted {
-                    ManifestChange::Write(desired.managed_files(root))
+                    let mut files = desired.managed_files(root);
+                    files.extend(state.foreign.iter().cloned());
+                    files.sort_by(|a, b| a.path.cmp(&b.path));
+                    ManifestChange::Write(files)
                 } else {
                     ManifestChange::Keep
                 };
@@ -218,7 +227,11 @@ fn desired_targets(computed: &Computed) -> Vec<String> {
 fn is_done(computed: &Computed) -> bool {
     let Computed { desired, states, plan } = computed;
     plan.changes.is_empty()
-        && !desired.roots.iter().zip(states).any(|(root, state)| plan::manifest_is_stale(desired, root, state))
+        && !desired
+            .roots
+            .iter()
+            .zip(states)
+            .any(|(root, state)| plan::manifest_is_stale(desired, root, state))
 }
 
 /// The hash of a plan, bound to what it was asked for.
@@ -250,8 +263,7 @@ fn check_token(deploy: &Deploy, session: &Session<'_>, computed: &Computed) -> R
 }
 
 fn check_adoptions(computed: &Computed) -> Result<()> {
-    let mut paths: Vec<String> =
-        computed.plan.adoptions().map(|path| path.display().to_string()).collect();
+    let mut paths: Vec<String> = computed.plan.adoptions().map(|path| path.display().to_string()).collect();
     if paths.is_empty() {
         return Ok(());
     }

@@ -1,9 +1,11 @@
 //! The verbs that only look: plan, diff, preview, status, explain, doctor.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{Consent, Pack, selected};
-use crate::desired::Desired;
+use crate::desired::{Desired, DesiredRoot};
 use crate::envelope::Answer;
 use crate::error::Result;
 use crate::plan::{Plan, RootState};
@@ -34,29 +36,40 @@ impl Computed {
         let plan = Plan::make(&desired, &states)?;
         Ok(Self { desired, states, plan })
     }
+
+    /// The roots, as people see them.
+    pub(super) fn root_names(&self) -> Vec<(String, String)> {
+        let name = |root: &DesiredRoot| (root.target.name().to_owned(), root.path.display().to_string());
+        self.desired.roots.iter().map(name).collect()
+    }
 }
 
 impl Pack {
     /// What a deploy would change. `diff` answers the same.
     pub fn plan(&self, select: &Select) -> Result<Answer> {
-        self.noticing(|warnings| {
+        let mut roots = Vec::new();
+        let answer = self.noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
+            roots = computed.root_names();
             let mut data = selected(&session)?;
             data.extend(view::plan(&computed.plan));
             Ok(data.into())
-        })
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     /// The plan, and with `with_diff` the unified diff of each file.
     pub fn preview(&self, select: &Select, with_diff: bool) -> Result<Answer> {
-        self.noticing(|warnings| {
+        let mut roots = Vec::new();
+        let answer = self.noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
+            roots = computed.root_names();
             let mut data = selected(&session)?;
             let plan = view::plan(&computed.plan);
             if with_diff {
@@ -67,7 +80,8 @@ impl Pack {
             }
             data.insert("plan".to_owned(), plan.into());
             Ok(data.into())
-        })
+        })?;
+        Ok(Answer { roots, ..answer })
     }
 
     /// How what exists differs from what should; `only` restricts what is listed.
@@ -85,7 +99,10 @@ impl Pack {
             }
             let without_manifest = missing_manifests(&desired, &states, warnings);
             let mut data = selected(&session)?;
-            data.insert("drift".to_owned(), drift.iter().map(|item| status::to_json(item, &desired)).collect());
+            data.insert(
+                "drift".to_owned(),
+                drift.iter().map(|item| status::to_json(item, &desired)).collect(),
+            );
             data.insert("summary".to_owned(), Summary::of(&drift).to_json());
             data.insert("summary_by_root".to_owned(), status::by_root(&drift, &desired).into());
             if !only.is_empty() {
@@ -95,8 +112,10 @@ impl Pack {
             if !actions.is_empty() {
                 let texts: Vec<&String> = actions.iter().map(|(_, command)| command).collect();
                 data.insert("next_actions".to_owned(), json!(texts));
-                let detailed: Vec<Value> =
-                    actions.iter().map(|(action, command)| json!({"action": action, "command": command})).collect();
+                let detailed: Vec<Value> = actions
+                    .iter()
+                    .map(|(action, command)| json!({"action": action, "command": command}))
+                    .collect();
                 data.insert("next_actions_detailed".to_owned(), detailed.into());
             }
             Ok(data.into())
@@ -170,10 +189,11 @@ impl Pack {
             if fix.is_none() && !problems.is_empty() {
                 actions.push(format!("{} doctor --fix --yes --json", prefix(select)));
             }
-            actions.extend(checks.iter().filter_map(|check| {
-                check.suggestion.as_ref()?.strip_prefix("create directory: ").map(ToOwned::to_owned)
-            }));
-            actions.dedup();
+            let repairs: BTreeSet<&str> = checks
+                .iter()
+                .filter_map(|check| check.suggestion.as_ref()?.strip_prefix("create directory: "))
+                .collect();
+            actions.extend(repairs.into_iter().map(ToOwned::to_owned));
             let mut data = view::object(json!({
                 "machine_id": session.machine_id,
                 "roots": checks.iter().map(doctor::RootCheck::to_json).collect::<Vec<_>>(),
@@ -189,6 +209,15 @@ impl Pack {
 
 /// Roots with desired files but no usable manifest; each is told.
 fn missing_manifests(desired: &Desired, states: &[RootState], warnings: &mut Vec<String>) -> bool {
+    if desired.roots.iter().any(|root| !root.files.is_empty())
+        && states.iter().all(|state| state.manifest.is_none())
+    {
+        warnings.push(
+            "no target manifests found; drift may be inaccurate (run deploy --apply to write manifests)"
+                .to_owned(),
+        );
+        return true;
+    }
     let mut any = false;
     for (root, state) in desired.roots.iter().zip(states) {
         if state.manifest.is_none() && !root.files.is_empty() {
@@ -226,7 +255,8 @@ fn prefix(select: &Select) -> String {
 
 /// A word a shell takes as one.
 fn quoted(word: &str) -> String {
-    let plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@+~=".contains(c));
+    let plain =
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@+~=".contains(c));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 

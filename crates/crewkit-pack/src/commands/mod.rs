@@ -86,7 +86,7 @@ impl Pack {
     fn noticing(&self, run: impl FnOnce(&mut Vec<String>) -> Result<Value>) -> Result<Answer> {
         let mut warnings = Vec::new();
         match run(&mut warnings) {
-            Ok(data) => Ok(Answer { data, warnings }),
+            Ok(data) => Ok(Answer { data, warnings, roots: Vec::new() }),
             Err(error) => Err(error.with_warnings(warnings)),
         }
     }

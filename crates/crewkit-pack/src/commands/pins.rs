@@ -8,9 +8,7 @@ use super::{Consent, Pack, path_data};
 use crate::atomic;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::lockfile::{
-    self, FileRecord, LockedModule, Lockfile, ResolvedGit, ResolvedLocal, ResolvedSource,
-};
+use crate::lockfile::{self, FileRecord, LockedModule, Lockfile, ResolvedGit, ResolvedLocal, ResolvedSource};
 use crate::manifest::{Git, Manifest, Module, SourceRef};
 use crate::materialize::Workshop;
 use crate::overlay::Overlays;
@@ -36,7 +34,9 @@ impl Pack {
         if !select.dry_run {
             consent.require("lock")?;
         }
-        self.noticing(|warnings| self.locked(select, "lock", warnings, |warnings| self.write_lock(select, warnings)))
+        self.noticing(|warnings| {
+            self.locked(select, "lock", warnings, |warnings| self.write_lock(select, warnings))
+        })
     }
 
     /// Makes every locked commit available in the cache and verifies it.
@@ -71,7 +71,9 @@ impl Pack {
                         _ => self.fetch_locked(select)?,
                     };
                     steps.push(json!({"name": name, "ok": true, "detail": part}));
-                    data.extend(view::object(part));
+                    let mut part = view::object(part);
+                    part.shift_remove("modules");
+                    data.extend(part);
                 }
                 data.insert("steps".to_owned(), steps.into());
                 Ok(data.into())
@@ -128,7 +130,8 @@ impl Pack {
         }
         self.remember(select);
         let path = Lockfile::path_in(&repo);
-        let lock = Lockfile { version: lockfile::VERSION, generated_at: self.env.timestamp(), modules: locked };
+        let lock =
+            Lockfile { version: lockfile::VERSION, generated_at: self.env.timestamp(), modules: locked };
         // A lockfile that says the same stays as it is: rewriting it would only make noise in version control.
         let existing = Lockfile::load(&repo, &self.env.limits).ok().flatten();
         let same = existing.is_some_and(|(existing, _)| existing.modules == lock.modules);
@@ -168,7 +171,7 @@ impl Pack {
                 self.env.progress.at("fetch", count, pinned.len());
             }
         }
-        let mut data = path_data("store", &self.env.git_cache());
+        let mut data = path_data("store", &self.env.agentpack_home.join("cache"));
         data.insert("git_modules_fetched".to_owned(), pinned.len().into());
         Ok(data.into())
     }

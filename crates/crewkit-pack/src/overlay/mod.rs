@@ -21,7 +21,10 @@ use crate::scan;
 use crate::tree::{self, Layer, METADATA_DIR, TreeFile};
 
 pub mod baseline;
+pub mod edit;
+pub mod merge3;
 pub mod patch;
+pub mod rebase;
 
 /// Which machine and project overlays are looked up for.
 #[derive(Debug, Clone, PartialEq, Eq)]
