@@ -15,6 +15,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
+  bench pack [--skills N] [--rounds N] [--binary PATH]
+                  our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
   ci              everything that has to pass before a change lands
   crash-sweep [--full]
                   kill a deploy, and fail its system calls, at every call that changes something
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
+        ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["ci"] => ci::run(),
         ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
         ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
