@@ -278,7 +278,7 @@ impl<F: Fs> PackWriter<F> {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::fs::{Mode, RealFs};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -192,7 +192,11 @@ fn details_of(snapshot: &Snapshot) -> SnapshotDetails {
 }
 
 fn legacy_info(snapshot: &crate::legacy::LegacySnapshot) -> SnapshotInfo {
-    let count = |op: &str| snapshot.changes.iter().filter(|change| change.op == op).count() as u64;
+    // Manifests are listed among the changes there; they are not files anybody deployed.
+    let is_manifest =
+        |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(managed::is_manifest_name);
+    let files = || snapshot.changes.iter().filter(|change| !is_manifest(&change.path));
+    let count = |op: &str| files().filter(|change| change.op == op).count() as u64;
     let counts =
         Counts { create: count("create"), update: count("update"), delete: count("delete"), backups: 0 };
     SnapshotInfo {

@@ -36,6 +36,8 @@ mod error;
 mod places;
 mod prepare;
 mod recover;
+mod roots;
+mod survey;
 
 pub use error::TxnError;
 pub(crate) use places::{Anchors, locate};

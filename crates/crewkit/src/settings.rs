@@ -58,6 +58,13 @@ pub const SETTINGS: &[Setting] = &[
         "Host names the server goes by, beside the loopback ones.",
     ),
     setting("server.allowed_origins", Kind::List, "", "Web origins that may call, beside the server's own."),
+    Setting {
+        key: "client.server",
+        kind: Kind::Text,
+        default: "http://localhost:8101",
+        alias: Some("CREWKIT_SERVER"),
+        doc: "Server that `crewkit agent` and `crewkit fleet` talk to.",
+    },
     setting("mcp.toolsets", Kind::List, "", "Toolsets to show; all when empty."),
     setting("mcp.tools", Kind::List, "", "Single tools to show, beside the toolsets."),
     setting("mcp.exclude_tools", Kind::List, "", "Tools never to show."),

@@ -13,26 +13,33 @@ pub fn file(home: &Path) -> PathBuf {
     home.join("token")
 }
 
-/// The token of a home; a new one when there is none.
-pub fn load_or_create(home: &Path) -> Result<Secret, Failure> {
+/// The token of a home, if it has one.
+pub fn load(home: &Path) -> Result<Option<Secret>, Failure> {
     let path = file(home);
-    let unusable =
-        |error: std::io::Error| Failure::new(Code::StateUnusable, format!("{}: {error}", path.display()));
     match std::fs::read_to_string(&path) {
         Ok(text) if text.trim().len() >= 16 => {
             refuse_if_others_can_read(&path)?;
-            return Ok(Secret::new(text.trim()));
+            Ok(Some(Secret::new(text.trim())))
         }
         Ok(_) => {
             let message = format!(
                 "{}: the token is empty or too short; delete the file to get a new one",
                 path.display()
             );
-            return Err(Failure::new(Code::StateUnusable, message));
+            Err(Failure::new(Code::StateUnusable, message))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(unusable(error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unusable(&path, &error)),
     }
+}
+
+/// The token of a home; a new one when there is none.
+pub fn load_or_create(home: &Path) -> Result<Secret, Failure> {
+    if let Some(token) = load(home)? {
+        return Ok(token);
+    }
+    let path = file(home);
+    let unusable = |error: std::io::Error| unusable(&path, &error);
     let mut random = [0_u8; 32];
     getrandom::fill(&mut random).map_err(|error| {
         Failure::new(Code::StateUnusable, format!("no random numbers for a token: {error}"))
@@ -55,6 +62,10 @@ pub fn load_or_create(home: &Path) -> Result<Secret, Failure> {
     };
     file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all()).map_err(unusable)?;
     Ok(Secret::new(token))
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Code::StateUnusable, format!("{}: {error}", path.display()))
 }
 
 #[cfg(unix)]

@@ -171,7 +171,9 @@ impl Fs for UnixFs {
 
     fn list(&self, dir: &Self::Dir) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in sys::Dir::read_from(dir)? {
+        // A handle of its own, because the position in a directory belongs to the handle.
+        let own = retry_on_intr(|| sys::openat(dir, ".", DIRECTORY, sys::Mode::empty()))?;
+        for entry in sys::Dir::new(own)? {
             if let Ok(name) = entry?.file_name().to_str()
                 && !matches!(name, "." | "..")
             {

@@ -43,7 +43,7 @@ struct Disk {
 
 /// What goes wrong, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Nothing.
     None,
     /// Call number `at` fails.
@@ -63,16 +63,16 @@ struct Faults {
 
 /// The simulated file system; clones share the disk.
 #[derive(Debug, Clone)]
-pub struct SimFs {
+pub(crate) struct SimFs {
     disk: Arc<Mutex<Disk>>,
     faults: Arc<Mutex<Faults>>,
 }
 
 /// What is in a tree: path to kind and content.
-pub type Tree = BTreeMap<String, Node>;
+pub(crate) type Tree = BTreeMap<String, Node>;
 
 #[derive(Clone, PartialEq, Eq)]
-pub enum Node {
+pub(crate) enum Node {
     Dir,
     File { text: Vec<u8>, executable: bool },
     Link(Vec<u8>),
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Node {
 }
 
 #[derive(Debug)]
-pub struct SimFile {
+pub(crate) struct SimFile {
     inode: u64,
 }
 
@@ -115,7 +115,7 @@ const EROFS: i32 = 30;
 const ENOTEMPTY: i32 = 39;
 
 impl SimFs {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let inodes = BTreeMap::from([(ROOT, Arc::new(Inode::Dir(BTreeMap::new())))]);
         let disk = Disk {
             next: ROOT + 1,
@@ -133,42 +133,42 @@ impl SimFs {
     }
 
     /// A disk of its own with the same content and no faults.
-    pub fn fork(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         let disk = self.disk.lock().unwrap().clone();
         let faults = Faults { calls: 0, fault: Fault::None, reads_count: true };
         Self { disk: Arc::new(Mutex::new(disk)), faults: Arc::new(Mutex::new(faults)) }
     }
 
     /// From now on this goes wrong; counting starts over.
-    pub fn set_fault(&self, fault: Fault) {
+    pub(crate) fn set_fault(&self, fault: Fault) {
         *self.faults.lock().unwrap() = Faults { calls: 0, fault, reads_count: true };
     }
 
     /// As [`set_fault`](Self::set_fault), counting only calls that change something.
-    pub fn set_fault_in_changes(&self, fault: Fault) {
+    pub(crate) fn set_fault_in_changes(&self, fault: Fault) {
         *self.faults.lock().unwrap() = Faults { calls: 0, fault, reads_count: false };
     }
 
     /// How many calls were made since the fault was set.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.faults.lock().unwrap().calls
     }
 
-    pub fn set_capacity(&self, bytes: u64) {
+    pub(crate) fn set_capacity(&self, bytes: u64) {
         self.disk.lock().unwrap().capacity = bytes;
     }
 
-    pub fn set_read_only(&self, read_only: bool) {
+    pub(crate) fn set_read_only(&self, read_only: bool) {
         self.disk.lock().unwrap().read_only = read_only;
     }
 
     /// Everything so far is on the platter.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.disk.lock().unwrap().settle();
     }
 
     /// Loses power: `choose(n)` picks a number below `n` wherever the disk had a choice.
-    pub fn lose_power(&self, mut choose: impl FnMut(u64) -> u64) {
+    pub(crate) fn lose_power(&self, mut choose: impl FnMut(u64) -> u64) {
         let mut disk = self.disk.lock().unwrap();
         let mut after = disk.durable.clone();
         for change in &disk.unsynced_names {
@@ -231,7 +231,7 @@ impl SimFs {
 
     // What follows is for setting the scene: no faults, durable at once.
 
-    pub fn make_dir(&self, path: &str) {
+    pub(crate) fn make_dir(&self, path: &str) {
         let mut disk = self.disk.lock().unwrap();
         let mut at = ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -258,20 +258,20 @@ impl SimFs {
     }
 
     /// Puts a file there, as a user's editor would: a new file in the old one's place.
-    pub fn put_file(&self, path: &str, text: &[u8]) {
+    pub(crate) fn put_file(&self, path: &str, text: &[u8]) {
         self.put(path, Inode::File { data: text.to_vec(), executable: false });
     }
 
-    pub fn put_link(&self, path: &str, text: &str) {
+    pub(crate) fn put_link(&self, path: &str, text: &str) {
         self.put(path, Inode::Link(text.as_bytes().to_vec()));
     }
 
-    pub fn put_special(&self, path: &str) {
+    pub(crate) fn put_special(&self, path: &str) {
         self.put(path, Inode::Special);
     }
 
     /// Changes a file's bytes in place, as another kind of editor would.
-    pub fn overwrite(&self, path: &str, text: &[u8]) {
+    pub(crate) fn overwrite(&self, path: &str, text: &[u8]) {
         let mut disk = self.disk.lock().unwrap();
         let inode = disk.resolve(Path::new(path)).unwrap();
         disk.touch(inode);
@@ -281,7 +281,7 @@ impl SimFs {
         disk.settle();
     }
 
-    pub fn remove(&self, path: &str) {
+    pub(crate) fn remove(&self, path: &str) {
         let (parent, name) = path.rsplit_once('/').unwrap();
         let mut disk = self.disk.lock().unwrap();
         let parent = disk.resolve(Path::new(parent)).unwrap();
@@ -290,7 +290,7 @@ impl SimFs {
     }
 
     /// Everything below `path`.
-    pub fn tree(&self, path: &str) -> Tree {
+    pub(crate) fn tree(&self, path: &str) -> Tree {
         let disk = self.disk.lock().unwrap();
         let mut tree = Tree::new();
         if let Ok(inode) = disk.resolve(Path::new(path)) {

@@ -210,14 +210,14 @@ fn killed_at_any_call_and_killed_again_while_recovering() {
 }
 
 /// A small generator of our own: proptest would shrink the seed, which says nothing.
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn below(&mut self, sides: u64) -> u64 {
+    pub(crate) fn below(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

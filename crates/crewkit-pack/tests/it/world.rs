@@ -15,22 +15,22 @@ use crewkit_pack::transaction::{
 use jiff::Timestamp;
 
 /// What a root shall hold: path to text, executable if the text begins with `#!`.
-pub type Want = BTreeMap<String, String>;
+pub(crate) type Want = BTreeMap<String, String>;
 
-pub struct World<F: Fs> {
-    pub home: StateHome<F>,
-    pub roots: Vec<(String, PathBuf)>,
+pub(crate) struct World<F: Fs> {
+    pub(crate) home: StateHome<F>,
+    pub(crate) roots: Vec<(String, PathBuf)>,
 }
 
-pub fn want(files: &[(&str, &str)]) -> Want {
+pub(crate) fn want(files: &[(&str, &str)]) -> Want {
     files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }
 
-pub fn rel(path: &str) -> RelPath {
+pub(crate) fn rel(path: &str) -> RelPath {
     RelPath::new(path).unwrap()
 }
 
-pub fn at(seconds: i64) -> Timestamp {
+pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
 
@@ -41,13 +41,13 @@ fn new_file(text: &str) -> NewFile {
 }
 
 impl<F: Fs> World<F> {
-    pub fn new(fs: F, home: impl Into<PathBuf>, roots: &[(&str, &Path)]) -> Self {
+    pub(crate) fn new(fs: F, home: impl Into<PathBuf>, roots: &[(&str, &Path)]) -> Self {
         let roots = roots.iter().map(|(target, path)| ((*target).to_owned(), (*path).to_owned())).collect();
         Self { home: StateHome::with_fs(fs, home).threads(1), roots }
     }
 
     /// What it takes to have `wants` in the roots, given what is on disk; replaces whatever is in the way.
-    pub fn request(&self, wants: &[Want], now: Timestamp) -> Result<Request, TxnError> {
+    pub(crate) fn request(&self, wants: &[Want], now: Timestamp) -> Result<Request, TxnError> {
         let fs = self.home.fs();
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -100,7 +100,7 @@ impl<F: Fs> World<F> {
     }
 
     /// Plans and applies under a lock that is already held.
-    pub fn deploy_locked(
+    pub(crate) fn deploy_locked(
         &self,
         locked: &Locked<'_, F>,
         wants: &[Want],
@@ -110,13 +110,13 @@ impl<F: Fs> World<F> {
     }
 
     /// Recovers, plans and applies.
-    pub fn deploy(&self, wants: &[Want], seconds: i64) -> Result<Applied, TxnError> {
+    pub(crate) fn deploy(&self, wants: &[Want], seconds: i64) -> Result<Applied, TxnError> {
         let locked = self.home.lock_alone("deploy")?;
         self.deploy_locked(&locked, wants, seconds)
     }
 
     /// Only recovers.
-    pub fn recover(&self) -> Result<(), TxnError> {
+    pub(crate) fn recover(&self) -> Result<(), TxnError> {
         self.home.lock_alone("status").map(drop)
     }
 }

@@ -4,5 +4,6 @@
 mod arguments;
 mod attacks;
 mod http;
+mod product;
 mod stdio;
 mod support;
