@@ -3,6 +3,7 @@
 
 mod arguments;
 mod attacks;
+mod conformance_messages;
 mod http;
 mod product;
 mod stdio;
