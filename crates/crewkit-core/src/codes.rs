@@ -130,6 +130,9 @@ codes! {
         StoreFailed = "E_STORE_FAILED",
             "The run store could not be read or written; nothing was changed.",
             "Check the file the message names; it says what the system answered.";
+        StoreLocked = "E_STORE_LOCKED",
+            "Another crewkit process has the run store open.",
+            "Talk to that process with `--server`, or stop it first.";
         StoreTooNew = "E_STORE_TOO_NEW",
             "The run store was written by a newer crewkit.",
             "Update crewkit, or point it at another home.";

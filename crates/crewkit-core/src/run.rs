@@ -86,6 +86,14 @@ macro_rules! words {
                 serializer.serialize_str(self.as_str())
             }
         }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::from_word(&text)
+                    .ok_or_else(|| serde::de::Error::custom(format_args!("unknown word `{text}`")))
+            }
+        }
     };
 }
 
