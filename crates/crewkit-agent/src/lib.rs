@@ -11,13 +11,14 @@ pub mod contract;
 //pub mod driver;
 //pub mod engine;
 pub mod event;
+mod lines;
 pub mod model;
 mod store;
 mod sync;
 mod sys;
-//pub mod tools;
+pub mod tools;
 
 //pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
 pub use store::{PayloadInfo, RunRecord, RunSpec, StoreError};
-//pub use sys::confine;
+pub use sys::confine;

@@ -21,6 +21,7 @@ use crate::event::{ToolCall, Usage};
 
 pub use endpoint::{Dialect, Endpoint, EndpointModel, Streaming};
 pub use rehearsal::Rehearsal;
+pub(crate) use sse::SseParser;
 
 /// A tool as the model is told about it.
 #[derive(Debug, Clone, PartialEq)]

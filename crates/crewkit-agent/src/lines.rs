@@ -1,0 +1,77 @@
+//! Reading lines of foreign programs without trusting their length.
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
+
+/// Reads lines; of one that is too long only the beginning is kept.
+#[derive(Debug)]
+pub(crate) struct Lines<R> {
+    reader: BufReader<R>,
+    limit: usize,
+}
+
+/// A line without its ending.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) text: String,
+    /// Whether it was longer than the limit.
+    pub(crate) cut: bool,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub(crate) fn new(reader: R, limit: u64) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
+        Self { reader: BufReader::with_capacity(16 * 1024, reader), limit }
+    }
+
+    /// The next line; `None` at the end. Bytes that are no text are replaced.
+    pub(crate) async fn next(&mut self) -> std::io::Result<Option<Line>> {
+        let mut bytes = Vec::new();
+        let mut cut = false;
+        let mut any = false;
+        loop {
+            let available = self.reader.fill_buf().await?;
+            if available.is_empty() {
+                if !any {
+                    return Ok(None);
+                }
+                break;
+            }
+            any = true;
+            let newline = available.iter().position(|byte| *byte == b'\n');
+            let piece = &available[..newline.unwrap_or(available.len())];
+            let room = self.limit.saturating_sub(bytes.len());
+            cut |= piece.len() > room;
+            bytes.extend_from_slice(&piece[..piece.len().min(room)]);
+            let used = newline.map_or(available.len(), |at| at + 1);
+            std::pin::Pin::new(&mut self.reader).consume(used);
+            if newline.is_some() {
+                break;
+            }
+        }
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+        let text = match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(bad) => String::from_utf8_lossy(bad.as_bytes()).into_owned(),
+        };
+        Ok(Some(Line { text, cut }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn long_lines_are_cut_and_the_next_one_is_whole() {
+        let text = format!("short\r\n{}\n\nlast", "x".repeat(100_000));
+        let mut lines = Lines::new(text.as_bytes(), 10);
+        let mut seen = Vec::new();
+        while let Some(line) = lines.next().await.unwrap() {
+            seen.push((line.text, line.cut));
+        }
+        let expected = [("short", false), ("xxxxxxxxxx", true), ("", false), ("last", false)];
+        assert_eq!(seen, expected.map(|(text, cut)| (text.to_owned(), cut)));
+    }
+}
