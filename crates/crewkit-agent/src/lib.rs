@@ -8,8 +8,8 @@
 //! child processes are passed in through [`Options`].
 
 pub mod contract;
-//pub mod driver;
-//pub mod engine;
+pub mod driver;
+pub mod engine;
 pub mod event;
 mod lines;
 pub mod model;
@@ -18,7 +18,7 @@ mod sync;
 mod sys;
 pub mod tools;
 
-//pub use engine::{Engine, Error, Options};
+pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
-pub use store::{PayloadInfo, RunRecord, RunSpec, StoreError};
+pub use store::{Clock, PayloadInfo, RunRecord, RunSpec, StoreError};
 pub use sys::confine;

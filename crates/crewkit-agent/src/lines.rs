@@ -7,6 +7,14 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     limit: usize,
+    begun: Option<Begun>,
+}
+
+/// The part of a line that has arrived.
+#[derive(Debug, Default)]
+struct Begun {
+    bytes: Vec<u8>,
+    cut: bool,
 }
 
 /// A line without its ending.
@@ -20,34 +28,33 @@ pub(crate) struct Line {
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(crate) fn new(reader: R, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
-        Self { reader: BufReader::with_capacity(16 * 1024, reader), limit }
+        Self { reader: BufReader::with_capacity(16 * 1024, reader), limit, begun: None }
     }
 
-    /// The next line; `None` at the end. Bytes that are no text are replaced.
+    /// The next line; `None` at the end. Bytes that are no text are replaced. A call may be abandoned: what has arrived of
+    /// a line is kept for the next one.
     pub(crate) async fn next(&mut self) -> std::io::Result<Option<Line>> {
-        let mut bytes = Vec::new();
-        let mut cut = false;
-        let mut any = false;
         loop {
             let available = self.reader.fill_buf().await?;
             if available.is_empty() {
-                if !any {
+                if self.begun.is_none() {
                     return Ok(None);
                 }
                 break;
             }
-            any = true;
+            let begun = self.begun.get_or_insert_default();
             let newline = available.iter().position(|byte| *byte == b'\n');
             let piece = &available[..newline.unwrap_or(available.len())];
-            let room = self.limit.saturating_sub(bytes.len());
-            cut |= piece.len() > room;
-            bytes.extend_from_slice(&piece[..piece.len().min(room)]);
+            let room = self.limit.saturating_sub(begun.bytes.len());
+            begun.cut |= piece.len() > room;
+            begun.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
             let used = newline.map_or(available.len(), |at| at + 1);
             std::pin::Pin::new(&mut self.reader).consume(used);
             if newline.is_some() {
                 break;
             }
         }
+        let Begun { mut bytes, cut } = self.begun.take().unwrap_or_default();
         if bytes.last() == Some(&b'\r') {
             bytes.pop();
         }

@@ -16,6 +16,7 @@ pub use completion::AGENT_COMPLETE;
 pub use governor::Caps;
 pub use history::{estimate_tokens, rebuild};
 pub use marker::{Marker, MarkerKind, find_marker};
+pub(crate) use turns::cut_middle;
 pub use turns::{Assignment, End, carry_out};
 
 use futures_util::future::BoxFuture;

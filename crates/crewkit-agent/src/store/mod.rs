@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use memory::{Entry, Memory, Pulse};
 pub use memory::{PayloadInfo, RunRecord, RunSpec};
-pub(crate) use reader::{ChatLine, Reader};
+pub(crate) use reader::Reader;
 
 use crate::event::EventBody;
 

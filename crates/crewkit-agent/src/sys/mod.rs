@@ -7,4 +7,4 @@ mod process;
 
 pub(crate) use beneath::{Kind, Root};
 pub(crate) use files::{create_private_dir, create_private_file};
-pub(crate) use process::{MARK_RUN, ProcessTree, kill_marked};
+pub(crate) use process::{ProcessTree, kill_marked};

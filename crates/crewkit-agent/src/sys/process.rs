@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 
 /// Names the run in the environment of everything it starts.
-pub(crate) const MARK_RUN: &str = "CREWKIT_RUN";
+const MARK_RUN: &str = "CREWKIT_RUN";
 /// Names one spawned tree within a run.
 const MARK_TREE: &str = "CREWKIT_TREE";
 
