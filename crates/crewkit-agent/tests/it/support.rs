@@ -106,21 +106,6 @@ pub(crate) fn limit(options: &mut Options, change: impl FnOnce(&mut Limits)) {
     change(Arc::make_mut(&mut options.limits));
 }
 
-/// A switch that opens once.
-#[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<tokio::sync::Notify>, Arc<std::sync::atomic::AtomicBool>);
-
-impl Gate {
-    pub(crate) fn is_open(&self) -> bool {
-        self.1.load(std::sync::atomic::Ordering::SeqCst)
-    }
-
-    pub(crate) fn open(&self) {
-        self.1.store(true, std::sync::atomic::Ordering::SeqCst);
-        self.0.notify_waiters();
-    }
-}
-
 /// Polls a condition of another process or task.
 pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {

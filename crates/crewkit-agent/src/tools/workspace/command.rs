@@ -38,8 +38,9 @@ pub enum CommandPolicy {
     },
 }
 
-/// Where a system keeps its programs and their settings. `/proc` tells a confined process about itself only.
-const SYSTEM: [&str; 12] = [
+/// Where a system keeps its programs and their settings. Of `/proc` only what describes the machine: with the rest of it a
+/// command could read the environment of other processes, and with that the server's keys.
+const SYSTEM: [&str; 20] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -50,8 +51,16 @@ const SYSTEM: [&str; 12] = [
     "/etc",
     "/opt",
     "/nix",
-    "/proc",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/uptime",
+    "/proc/version",
     "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
 ];
 
 pub(super) fn schema() -> Value {
