@@ -190,7 +190,9 @@ impl<'a> Worker<'a> {
                         return Err(End::Stopped { reason, error: message });
                     }
                     let keep = self.history.past_tokens() / (2 * overflows);
-                    if !(overflows == 1 && self.history.drop_old_results()) && !self.summarise(keep).await? {
+                    let has_room =
+                        (overflows == 1 && self.history.drop_old_results()) || self.summarise(keep).await?;
+                    if !has_room {
                         return Err(End::Stopped { reason, error: message });
                     }
                 }

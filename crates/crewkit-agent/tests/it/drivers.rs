@@ -71,7 +71,10 @@ fn outline(bodies: &[EventBody]) -> Vec<String> {
             let calls: Vec<String> =
                 tool_calls.iter().map(|call| format!("{}{}", call.name, call.arguments)).collect();
             let thought = reasoning.as_deref().unwrap_or("-");
-            format!("assistant {content:?} {thought} {calls:?} {}", usage.map_or(0, |usage| usage.total()))
+            format!(
+                "assistant {content:?} {thought} {calls:?} {}",
+                usage.map_or(0, crewkit_agent::Usage::total)
+            )
         }
         EventBody::ToolResult { call_id, content, is_error, .. } => {
             format!("result {call_id} {content:?} {is_error}")

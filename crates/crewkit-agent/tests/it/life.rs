@@ -127,7 +127,7 @@ async fn bad_input_creates_nothing() {
 
 #[tokio::test]
 async fn a_payload_over_the_limit_is_refused_and_the_agent_goes_on() {
-    let world = World::new(|_| Turn::complete("ok").after(Duration::from_secs(600))).await;
+    let world = World::new(|_| Turn::complete("ok").after(Duration::from_mins(10))).await;
     let id = world.start("wait").await;
     let refused = world.engine.complete(&id, "big".into(), Some("x".repeat(65 << 20))).await;
     assert_eq!(refused.unwrap_err().code(), Code::PayloadTooLarge);
@@ -139,7 +139,7 @@ async fn a_payload_over_the_limit_is_refused_and_the_agent_goes_on() {
 #[tokio::test]
 async fn large_payloads_come_back_whole_also_from_disk() {
     let world = World::with(
-        |_| Turn::complete("ok").after(Duration::from_secs(600)),
+        |_| Turn::complete("ok").after(Duration::from_mins(10)),
         |options| limit(options, |limits| limits.agent_payload_cache_bytes = 0),
     )
     .await;
@@ -160,7 +160,7 @@ async fn large_payloads_come_back_whole_also_from_disk() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_end_wins_every_race() {
-    let world = World::new(|_| Turn::complete("by the agent").after(Duration::from_secs(600))).await;
+    let world = World::new(|_| Turn::complete("by the agent").after(Duration::from_mins(10))).await;
     for _ in 0..20 {
         let id = world.start("race").await;
         let wishes = (0..8).map(|n| {
@@ -216,7 +216,7 @@ async fn after_stop_or_complete_no_request_and_no_tool_call_follows() {
 
 #[tokio::test]
 async fn a_completion_that_comes_too_late_is_kept_as_output() {
-    let world = World::new(|_| Turn::complete("x").after(Duration::from_secs(600))).await;
+    let world = World::new(|_| Turn::complete("x").after(Duration::from_mins(10))).await;
     let id = world.start("wait").await;
     let stopped = world.engine.stop(&id).await.unwrap();
     let late = world.engine.complete(&id, "I was nearly there".into(), None).await.unwrap();
@@ -243,11 +243,11 @@ async fn one_key_gives_one_run() {
 async fn waiting_for_any_and_for_all() {
     let world = World::new(|request| {
         let slow = request.body["messages"][1]["content"].as_str().unwrap().contains("slow");
-        Turn::complete("ok").after(if slow { Duration::from_secs(600) } else { Duration::ZERO })
+        Turn::complete("ok").after(if slow { Duration::from_mins(10) } else { Duration::ZERO })
     })
     .await;
     let ids = [world.start("slow").await, world.start("quick").await];
-    let any = world.engine.wait(&ids, Until::Any, Duration::from_secs(60), &|_, _| {}).await.unwrap();
+    let any = world.engine.wait(&ids, Until::Any, Duration::from_mins(1), &|_, _| {}).await.unwrap();
     assert!(any.done);
     assert_eq!(any.agents[1].status, Some(RunStatus::Completed));
     let all = world.engine.wait(&ids, Until::All, Duration::from_millis(20), &|_, _| {}).await.unwrap();
@@ -256,8 +256,8 @@ async fn waiting_for_any_and_for_all() {
     let heard = std::sync::Mutex::new(Vec::new());
     let all = world
         .engine
-        .wait(&ids, Until::All, Duration::from_secs(60), &|ended, total| {
-            heard.lock().unwrap().push((ended, total))
+        .wait(&ids, Until::All, Duration::from_mins(1), &|ended, total| {
+            heard.lock().unwrap().push((ended, total));
         })
         .await;
     assert!(all.unwrap().done);
@@ -296,7 +296,7 @@ async fn every_viewer_sees_everything_once_and_in_order() {
 async fn running_agents_show_what_they_do() {
     let world = World::new(|request| match request.turn {
         0 => Turn::say("I begin.").and_call("a", "no_such_tool", "{}"),
-        _ => Turn::complete("ok").after(Duration::from_secs(600)),
+        _ => Turn::complete("ok").after(Duration::from_mins(10)),
     })
     .await;
     let id = world.start("x").await;
@@ -315,7 +315,7 @@ async fn an_interrupted_run_is_told_truthfully_and_resumes_without_repeating() {
         let last = request.last_message();
         match request.turn {
             0 => Turn::call("write_file", &json!({"path": "a.txt", "content": "one"})),
-            1 if last["role"] == "tool" => Turn::say("I think").after(Duration::from_secs(600)),
+            1 if last["role"] == "tool" => Turn::say("I think").after(Duration::from_mins(10)),
             _ => Turn::complete("scripted end"),
         }
     })
@@ -377,14 +377,14 @@ async fn a_run_is_prepared_started_and_begun_anew() {
 async fn pruning_removes_what_has_ended() {
     let world = World::new(|request| {
         let slow = request.body["messages"][1]["content"].as_str().unwrap().contains("slow");
-        Turn::complete("ok").after(if slow { Duration::from_secs(600) } else { Duration::ZERO })
+        Turn::complete("ok").after(if slow { Duration::from_mins(10) } else { Duration::ZERO })
     })
     .await;
     let slow = world.start("slow").await;
     for _ in 0..3 {
         world.run("quick").await;
     }
-    let old = world.engine.prune(Prune { older_than: Duration::from_secs(3600), keep: 0 }).await.unwrap();
+    let old = world.engine.prune(Prune { older_than: Duration::from_hours(1), keep: 0 }).await.unwrap();
     assert!(old.is_empty());
     assert_eq!(world.engine.prune(Prune { older_than: Duration::ZERO, keep: 1 }).await.unwrap().len(), 2);
     let left: Vec<_> = world.engine.list(None).into_iter().map(|status| status.status.unwrap()).collect();

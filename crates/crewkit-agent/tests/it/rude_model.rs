@@ -86,7 +86,7 @@ const CASES: [Case; 14] = [
     },
     Case {
         name: "silence",
-        fault: || Turn::say("x").after(Duration::from_secs(600)),
+        fault: || Turn::say("x").after(Duration::from_mins(10)),
         times: 99,
         requests: 5,
         ends: Err((StopReason::ModelFailed, "nothing heard for 1 seconds")),

@@ -11,7 +11,7 @@ use crewkit_testkit::model::{Request, ScriptedModel, Turn};
 use tempfile::TempDir;
 
 /// Long enough for any machine; only a hang reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct World {
     pub(crate) home: TempDir,

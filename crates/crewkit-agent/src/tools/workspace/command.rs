@@ -1,6 +1,7 @@
 //! Running a shell command in the working directory.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -65,7 +66,7 @@ const SYSTEM: [&str; 20] = [
 
 pub(super) fn schema() -> Value {
     object(
-        json!({
+        &json!({
             "command": {"type": "string", "description": "Passed to sh -c."},
             "timeout_seconds": {"type": "integer", "minimum": 1, "description": "Kill it after this time."},
         }),
@@ -203,7 +204,7 @@ impl Output {
         for (name, ends) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let shown = ends.render();
             if !shown.is_empty() {
-                text.push_str(&format!("\n--- {name}\n{shown}"));
+                let _ = write!(text, "\n--- {name}\n{shown}");
             }
         }
         text
