@@ -7,11 +7,12 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use crewkit_server::Services;
+use crewkit_server::services::Agents;
 
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::{config_show, home, logging, mcp, output, serve};
+use crate::{agent, config_show, home, logging, mcp, output, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -53,6 +54,9 @@ enum Command {
     Serve(ServeArgs),
     /// Serve MCP on standard input and output.
     Mcp(SelectionArgs),
+    /// Run contracts: start agents, follow them, fetch what they made.
+    #[command(subcommand)]
+    Agent(agent::AgentCommand),
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -141,6 +145,10 @@ impl Cli {
 
 /// Runs `crewkit` with the process's arguments.
 pub fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == agent::EXEC_CONFINED) {
+        return agent::exec_confined(arguments);
+    }
     let cli = Cli::parse();
     let json = cli.common.json;
     match run(cli) {
@@ -175,8 +183,11 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mcp(_) => {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
-            mcp::serve(catalog, Arc::new(Services::default()), selection, &config.limits())?;
+            let base = config.text("server.public_url").unwrap_or("http://localhost:8101").to_owned();
+            let services = Services::with_agents(Agents::lazy(agent::options(&config, &base)?));
+            mcp::serve(catalog, &Arc::new(services), selection, &config.limits())?;
         }
+        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Completions { .. } | Command::Man => {}
     }
