@@ -2,3 +2,4 @@
 
 mod client;
 pub(crate) mod mcp;
+pub(crate) mod pack;
