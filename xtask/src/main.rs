@@ -16,7 +16,7 @@ usage: cargo xtask <chore>
   bench pack [--skills N] [--rounds N] [--binary PATH]
                   our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
   ci              everything that has to pass before a change lands
-  crash-sweep [--full]
+  crash-sweep [--full] [create|update|delete|adopt|rollback]…
                   kill a deploy, and fail its system calls, at every call that changes something
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
@@ -27,8 +27,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["ci"] => ci::run(),
-        ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
-        ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
+        ["crash-sweep", rest @ ..] => crash_sweep::run(rest),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {
