@@ -20,7 +20,7 @@ usage: cargo xtask <chore>
   bench pack [--skills N] [--rounds N] [--binary PATH]
                   our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
   conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
-  crash-sweep [--full]
+  crash-sweep [--full] [create|update|delete|adopt|rollback]…
                   kill a deploy, and fail its system calls, at every call that changes something
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
@@ -32,9 +32,8 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(),
         ["bench", "mcp"] => bench::mcp::run(),
         ["bench", "pack", rest @ ..] => bench::pack::run(rest),
-        ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
-        ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
         ["conformance"] => conformance::run(),
+        ["crash-sweep", rest @ ..] => crash_sweep::run(rest),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {
