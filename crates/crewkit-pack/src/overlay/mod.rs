@@ -4,7 +4,6 @@
 //! lines of files. Its own bookkeeping lives in `.agentpack/` inside and is never deployed.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PackError, Result};
+use crate::fs::{Fs as _, RealFs};
 use crate::hash_cache::HashCache;
 use crate::ids;
 use crate::manifest::Module;
@@ -109,10 +109,9 @@ impl Overlays {
         let mut bases = Vec::new();
         for layer in layers {
             let Some(base) = base_dir(repo, layer, &whose) else { continue };
-            let names = match fs::read_dir(&base) {
-                Ok(entries) => {
-                    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
-                }
+            let disk = RealFs::default();
+            let names = match disk.open_root(&base).and_then(|dir| disk.list(&dir)) {
+                Ok(names) => names.into_iter().collect(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(PackError::io("list overlays in", &base, error)),
             };

@@ -34,3 +34,41 @@ pub(super) async fn gather(response: Response) -> Response {
     let begun = stream::once(std::future::ready(Ok(Bytes::from(gathered))));
     Response::from_parts(parts, Body::from_stream(begun.chain(stream)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use hyper::body::Body as _;
+    use tokio::sync::oneshot;
+
+    type Piece = Result<&'static str, std::io::Error>;
+
+    fn streamed(stream: impl futures_util::Stream<Item = Piece> + Send + 'static) -> Response {
+        Response::new(Body::from_stream(stream))
+    }
+
+    #[tokio::test]
+    async fn what_is_ready_within_a_few_turns_is_one_piece() {
+        let (answer, answered) = oneshot::channel();
+        let later = stream::once(async move { Ok(answered.await.unwrap_or("")) });
+        tokio::spawn(async move { answer.send("answer") });
+        let gathered = gather(streamed(stream::iter([Ok("begin ")]).chain(later))).await;
+        assert_eq!(gathered.body().size_hint().exact(), Some(12), "its length is known, so it is complete");
+        let bytes = axum::body::to_bytes(gathered.into_body(), usize::MAX).await.unwrap();
+        assert_eq!(bytes, "begin answer");
+    }
+
+    #[tokio::test]
+    async fn what_takes_longer_is_passed_on_as_it_comes() {
+        let (answer, answered) = oneshot::channel();
+        let later = stream::once(async move { Ok(answered.await.unwrap_or("")) });
+        let gathered = gather(streamed(stream::iter([Ok("begin")]).chain(later))).await;
+        let mut pieces = gathered.into_body().into_data_stream();
+        assert_eq!(pieces.next().await.unwrap().unwrap(), "begin");
+        assert!(pieces.next().now_or_never().is_none(), "nothing more yet");
+        answer.send("answer").unwrap();
+        assert_eq!(pieces.next().await.unwrap().unwrap(), "answer");
+        assert!(pieces.next().await.is_none());
+    }
+}
