@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use crewkit_agent::{Engine, Error, Options};
+use crewkit_pack::commands::Pack;
 use tokio::sync::OnceCell;
 
 /// The services behind the operations, built once by the binary and shared by every door.
 #[derive(Debug, Default)]
 pub struct Services {
+    /// Deployment of agent assets.
+    pub pack: Option<Arc<Pack>>,
     /// Agents with a text contract.
     pub agents: Arc<Agents>,
-}
-
-impl Services {
-    /// Services with an engine for agents.
-    pub fn with_agents(agents: Agents) -> Self {
-        Self { agents: Arc::new(agents) }
-    }
 }
 
 /// The engine of the agents, opened when the first call needs it.

@@ -12,7 +12,8 @@ use crewkit_server::services::Agents;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::{agent, config_show, home, logging, mcp, output, serve};
+use crate::pack::args::PackArgs;
+use crate::{agent, config_show, home, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -54,6 +55,9 @@ enum Command {
     Serve(ServeArgs),
     /// Serve MCP on standard input and output.
     Mcp(SelectionArgs),
+    /// Deploy agent assets: the same commands as `agentpack`.
+    #[command(disable_help_subcommand = true)]
+    Pack(PackArgs),
     /// Run contracts: start agents, follow them, fetch what they made.
     #[command(subcommand)]
     Agent(agent::AgentCommand),
@@ -145,11 +149,18 @@ impl Cli {
 
 /// Runs `crewkit` with the process's arguments.
 pub fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == agent::EXEC_CONFINED) {
-        return agent::exec_confined(arguments);
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|first| first == agent::EXEC_CONFINED) {
+        return agent::exec_confined(arguments.into_iter().skip(2));
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        // Pack answers in its own envelope, whatever goes wrong.
+        Err(error) if arguments.iter().any(|argument| argument == "pack") => {
+            return pack::usage_error(&error, &arguments).into();
+        }
+        Err(error) => error.exit(),
+    };
     let json = cli.common.json;
     match run(cli) {
         Ok(exit) => exit.into(),
@@ -176,6 +187,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         _ => {}
     }
+    if let Command::Pack(arguments) = cli.command {
+        return Ok(pack::run(arguments, cli.common.json, "crewkit pack"));
+    }
     let config = Config::load(home::resolve(cli.common.home)?, |name| std::env::var(name).ok(), &flags)?;
     logging::start(cli.common.verbose, config.text("log.format") == Some("json"));
     match cli.command {
@@ -183,13 +197,20 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mcp(_) => {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
-            let base = config.text("server.public_url").unwrap_or("http://localhost:8101").to_owned();
-            let services = Services::with_agents(Agents::lazy(agent::options(&config, &base)?));
-            mcp::serve(catalog, &Arc::new(services), selection, &config.limits())?;
+            let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
+            mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
         Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
-        Command::Completions { .. } | Command::Man => {}
+        Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
     Ok(Exit::Ok)
+}
+
+/// The services of this process.
+pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
+    Ok(Services {
+        pack: Some(Arc::new(pack::service(config.limits())?)),
+        agents: Arc::new(Agents::lazy(agent::options(config, public_base)?)),
+    })
 }

@@ -61,7 +61,7 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        Self::new(super::agents::operations())
+        Self::new([super::pack::operations(), super::agents::operations()].concat())
     }
 
     /// The operation called `name`.

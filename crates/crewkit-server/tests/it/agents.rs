@@ -1,6 +1,7 @@
 //! The agents through every door.
 
 use std::io::Read as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crewkit_agent::Options as AgentOptions;
@@ -30,7 +31,7 @@ impl Doors {
         let home = tempfile::tempdir().unwrap();
         let mut agents = AgentOptions::new(home.path());
         agents.models = vec![Endpoint::new("scripted", model.url(), "scripted-1")];
-        let services = Services::with_agents(Agents::lazy(agents));
+        let services = Services { agents: Arc::new(Agents::lazy(agents)), ..Services::default() };
         services.agents.engine().await.unwrap();
         let server = Server::start_with(Options::default(), Catalog::product().unwrap(), services).await;
         Self { server, model, _home: home }

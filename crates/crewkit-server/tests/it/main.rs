@@ -4,6 +4,8 @@
 mod agents;
 mod arguments;
 mod attacks;
+mod conformance_messages;
+mod conformance_resume;
 mod http;
 mod product;
 mod stdio;
