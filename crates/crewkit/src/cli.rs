@@ -156,7 +156,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.
-        Err(error) if arguments.get(1).is_some_and(|first| first == "pack") => {
+        Err(error) if arguments.iter().any(|argument| argument == "pack") => {
             return pack::usage_error(&error, &arguments).into();
         }
         Err(error) => error.exit(),
@@ -197,8 +197,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mcp(_) => {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
-            let base = config.text("server.public_url").unwrap_or("http://localhost:8101").to_owned();
-            mcp::serve(catalog, &Arc::new(services(&config, &base)?), selection, &config.limits())?;
+            let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
+            mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
         Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
@@ -207,10 +207,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The services of this process; `base` is where links for clients lead.
-pub fn services(config: &Config, base: &str) -> Result<Services, Failure> {
+/// The services of this process.
+pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
     Ok(Services {
         pack: Some(Arc::new(pack::service(config.limits())?)),
-        agents: Arc::new(Agents::lazy(agent::options(config, base)?)),
+        agents: Arc::new(Agents::lazy(agent::options(config, public_base)?)),
     })
 }

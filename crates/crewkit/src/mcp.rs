@@ -50,7 +50,7 @@ pub fn serve(
         if let Some(engine) = services.agents.opened() {
             engine.shutdown().await;
         }
-        Ok::<(), Failure>(())
+        Ok::<_, Failure>(())
     })?;
     // A thread may still sit in a read of a terminal; waiting for it would keep the process.
     runtime.shutdown_background();
