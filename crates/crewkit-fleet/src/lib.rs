@@ -9,7 +9,9 @@ pub mod filter;
 pub mod history;
 pub mod metadata;
 pub mod model;
+pub mod service;
 mod sys;
 pub mod time;
 
 pub use error::{ErrorKind, FleetError};
+pub use service::{Fleet, FleetOptions, MetadataStyle};

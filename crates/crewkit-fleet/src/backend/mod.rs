@@ -58,17 +58,6 @@ pub struct AgentRecord<H> {
     pub handle: H,
 }
 
-/// How much to find out about one agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Depth {
-    /// What one look gives.
-    Glance,
-    /// The same, with the status checked against the agent itself.
-    Live,
-    /// Everything, role and spec included.
-    Full,
-}
-
 /// Which rows of a history to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
@@ -132,7 +121,7 @@ pub struct BackendInfo {
 /// A place where workspaces live.
 pub trait Backend: Send + Sync + 'static {
     /// What the backend itself needs to act on an agent.
-    type Handle: Send + Sync;
+    type Handle: Clone + Send + Sync;
 
     /// How far back [`Backend::tasks`] reaches.
     const HISTORY: HistoryScope;
@@ -143,11 +132,22 @@ pub trait Backend: Send + Sync + 'static {
     /// Every agent of the caller, with role and status.
     fn agents(&self) -> impl Future<Output = Result<Vec<AgentRecord<Self::Handle>>, FleetError>> + Send;
 
-    /// One agent of the caller.
+    /// One agent of the caller, as one look shows it: role and spec may be missing, the status may lag.
     fn agent(
         &self,
         name: &AgentName,
-        depth: Depth,
+    ) -> impl Future<Output = Result<AgentRecord<Self::Handle>, FleetError>> + Send;
+
+    /// The same agent with its status checked against the agent itself.
+    fn live(
+        &self,
+        agent: &AgentRecord<Self::Handle>,
+    ) -> impl Future<Output = AgentRecord<Self::Handle>> + Send;
+
+    /// The same agent with everything there is to know: live status, role and spec.
+    fn complete(
+        &self,
+        agent: &AgentRecord<Self::Handle>,
     ) -> impl Future<Output = Result<AgentRecord<Self::Handle>, FleetError>> + Send;
 
     /// Whether the name is taken.
