@@ -1,1 +1,3 @@
-//! To be filled.
+//! Fakes with fault switches for the tests of crewkit.
+
+pub mod coder;
