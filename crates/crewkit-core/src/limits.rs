@@ -67,6 +67,10 @@ limits! {
     mcp_sessions = 512;
     /// Time an unused session is kept.
     mcp_session_idle_seconds = 1800;
+    /// Sessions remembered on disk, so that clients survive a restart of the server.
+    mcp_session_records = 4096;
+    /// Time a remembered session can be taken up again.
+    mcp_session_record_seconds = 7 * 24 * 3600;
     /// Longest line on stdio.
     mcp_line_bytes = 64 * MIB;
     /// Deepest nesting of JSON in a message.

@@ -1,0 +1,15 @@
+//! The HTTP door: guards, routes and the connections themselves.
+
+pub mod connections;
+pub mod guard;
+pub mod openapi;
+pub mod peer;
+pub mod problem;
+pub mod rest;
+pub mod router;
+
+pub use connections::serve;
+pub use guard::{Guard, Trust};
+pub use peer::PeerPolicy;
+pub use problem::{HttpProblem, read_body};
+pub use router::{App, router};

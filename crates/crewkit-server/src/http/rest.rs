@@ -1,0 +1,63 @@
+//! The operations over plain HTTP: `POST /api/ops/{name}` with the arguments as a JSON object.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use crewkit_core::Code;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::problem::{HttpProblem, read_body};
+use super::router::App;
+use crate::json;
+use crate::ops::{self, JsonObject, Progress};
+
+/// Runs one operation; a failure has the operation's own form and a status that tells its kind.
+pub async fn run_operation<H>(
+    State(app): State<Arc<App<H>>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response {
+    let shown = app.catalog.get(&name).filter(|entry| app.selection.shows(&entry.operation));
+    let Some(entry) = shown else {
+        let message = format!("there is no operation `{name}`");
+        return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
+    };
+    let arguments = match arguments(&app, request).await {
+        Ok(arguments) => arguments,
+        Err(problem) => return problem.into_response(),
+    };
+    // When the client hangs up, axum drops this future; the guard then tells the work.
+    let cancelled = CancellationToken::new();
+    let _hang_up = cancelled.clone().drop_guard();
+    let answer = ops::run(entry, Arc::clone(&app.services), arguments, Progress::default(), cancelled).await;
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(CONTENT_TYPE, "application/json")], answer.body.to_string()).into_response()
+}
+
+async fn arguments<H>(app: &App<H>, request: Request) -> Result<JsonObject, HttpProblem> {
+    let content_type =
+        request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_json = content_type
+        .split(';')
+        .next()
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    // A form or text body is what a foreign web page can send without asking; it is never taken for JSON.
+    if !is_json {
+        let message = "Content-Type must be application/json";
+        return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::BodyInvalid, message));
+    }
+    let bytes = read_body(request.into_body(), app.limits.http_body_bytes).await?;
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(JsonObject::new());
+    }
+    let bad = |message: String| HttpProblem::new(StatusCode::BAD_REQUEST, Code::BodyInvalid, message);
+    match json::parse(&bytes, app.limits.json_depth) {
+        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(_) => Err(bad("the body must be a JSON object with the operation's arguments".to_owned())),
+        Err(error) => Err(bad(format!("the body is not JSON: {error}"))),
+    }
+}

@@ -1,0 +1,135 @@
+//! The routes, and what surrounds every one of them: guard, clock and counter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, get, post};
+use crewkit_core::{Code, Limits, Toolset};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use rmcp::ServerHandler;
+use serde_json::json;
+
+use super::guard::{Guard, stand_guard};
+use super::openapi;
+use super::problem::HttpProblem;
+use super::rest;
+use crate::Services;
+use crate::mcp::http::McpDoor;
+use crate::metrics::Metrics;
+use crate::ops::{Catalog, Selection};
+
+/// What the routes share.
+pub struct App<H> {
+    /// The operations.
+    pub catalog: Arc<Catalog>,
+    /// What they work on.
+    pub services: Arc<Services>,
+    /// Which of them this server shows.
+    pub selection: Arc<Selection>,
+    /// The bounds.
+    pub limits: Arc<Limits>,
+    /// The MCP endpoint.
+    pub mcp: McpDoor<H>,
+}
+
+/// Every route of the server.
+pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Router {
+    let limits = Arc::clone(&app.limits);
+    Router::new()
+        .route("/", get(signpost))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/api/health", get(health))
+        .route("/metrics", get(metrics))
+        .route("/api/openapi.json", get(openapi_document))
+        .route("/api/ops/{name}", post(rest::run_operation))
+        .route("/mcp", any(mcp))
+        .route("/mcp/", any(mcp))
+        .route("/mcp/{toolset}", any(mcp_toolset))
+        .fallback(|request: Request| async move {
+            HttpProblem::new(
+                StatusCode::NOT_FOUND,
+                Code::NotFound,
+                format!("there is nothing at {}", request.uri().path()),
+            )
+        })
+        .method_not_allowed_fallback(|request: Request| async move {
+            let message = format!("{} does not take {}", request.uri().path(), request.method());
+            HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, Code::MethodNotAllowed, message)
+        })
+        .with_state(Arc::new(app))
+        .layer(middleware::from_fn_with_state(limits, keep_time))
+        .layer(middleware::from_fn_with_state(Arc::new(guard), stand_guard))
+        .layer(middleware::from_fn(count))
+}
+
+async fn mcp<H: ServerHandler + Clone + Sync>(State(app): State<Arc<App<H>>>, request: Request) -> Response {
+    app.mcp.handle(None, request).await
+}
+
+async fn mcp_toolset<H: ServerHandler + Clone + Sync>(
+    State(app): State<Arc<App<H>>>,
+    Path(segment): Path<String>,
+    request: Request,
+) -> Response {
+    let Some(toolset) = Toolset::ALL.into_iter().find(|toolset| toolset.path_segment() == segment) else {
+        let message = format!("there is no toolset `{segment}`; known are agentpack, fleet and minifram");
+        return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
+    };
+    app.mcp.handle(Some(toolset), request).await
+}
+
+/// What a person finds who opens the address in a browser.
+async fn signpost() -> String {
+    format!(
+        "crewkit {}\n\n  /mcp                 MCP, all toolsets\n  /api/openapi.json    the operations over REST\n  \
+         /healthz             whether the server answers\n  /metrics             counters for Prometheus\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+async fn health() -> Response {
+    let body = json!({"status": "ok", "name": "crewkit", "version": env!("CARGO_PKG_VERSION")});
+    ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+async fn metrics() -> Response {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], Metrics::global().render()).into_response()
+}
+
+async fn openapi_document<H>(State(app): State<Arc<App<H>>>) -> Response {
+    let document = openapi::document(&app.catalog, &app.selection);
+    ([(CONTENT_TYPE, "application/json")], document.to_string()).into_response()
+}
+
+/// Bounds the time until an answer begins; a stream that has begun may go on.
+async fn keep_time(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
+    let most = Duration::from_secs(limits.http_request_seconds);
+    tokio::time::timeout(most, next.run(request)).await.unwrap_or_else(|_| {
+        let message = format!("no answer within {} seconds (limits.http_request_seconds)", most.as_secs());
+        HttpProblem::new(StatusCode::GATEWAY_TIMEOUT, Code::TimedOut, message).into_response()
+    })
+}
+
+async fn count(request: Request, next: Next) -> Response {
+    let door = door(request.uri().path());
+    let response = next.run(request).await;
+    Metrics::global().request(door, response.status().as_u16());
+    response
+}
+
+/// The group a path is counted under; a client cannot make up labels.
+fn door(path: &str) -> &'static str {
+    match path {
+        "/healthz" | "/api/health" => "health",
+        "/metrics" => "metrics",
+        path if path == "/mcp" || path.starts_with("/mcp/") => "mcp",
+        path if path.starts_with("/api/") => "rest",
+        path if path.starts_with("/ws/") => "websocket",
+        _ => "other",
+    }
+}

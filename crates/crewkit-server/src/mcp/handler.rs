@@ -1,0 +1,233 @@
+//! The MCP server proper: lists the selected operations as tools and runs them.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
+    CompleteResult, DiscoverResult, Implementation, InitializeRequestParams, InitializeResult,
+    ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesRequestMethod,
+    ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
+    Tool, ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio::sync::mpsc;
+
+use super::message::SUPPORTED_VERSIONS;
+use crate::Services;
+use crate::ops::{self, Catalog, Entry, Progress, ProgressUpdate, Selection};
+
+/// Serves the operations of a catalog that a selection shows. Cheap to clone: one per connection or session.
+#[derive(Clone)]
+pub struct McpServer {
+    catalog: Arc<Catalog>,
+    services: Arc<Services>,
+    selection: Arc<Selection>,
+}
+
+impl McpServer {
+    /// A server that shows what `selection` allows; a request can narrow it further, never widen it.
+    pub const fn new(catalog: Arc<Catalog>, services: Arc<Services>, selection: Arc<Selection>) -> Self {
+        Self { catalog, services, selection }
+    }
+
+    /// What this request sees: the HTTP front leaves its narrower choice in the request's extensions.
+    fn narrowed(context: &RequestContext<RoleServer>) -> Option<Arc<Selection>> {
+        context.extensions.get::<http::request::Parts>()?.extensions.get::<Arc<Selection>>().cloned()
+    }
+
+    fn shown(&self, entry: &Entry, narrowed: Option<&Selection>) -> bool {
+        self.selection.shows(&entry.operation)
+            && narrowed.is_none_or(|selection| selection.shows(&entry.operation))
+    }
+
+    fn info(&self, narrowed: Option<&Selection>) -> ServerConfig {
+        let named_by = narrowed.filter(|selection| !selection.toolsets.is_empty()).unwrap_or(&self.selection);
+        let mut config = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(
+                Implementation::new(named_by.server_name(), env!("CARGO_PKG_VERSION")).with_title("crewkit"),
+            );
+        config.protocol_version = ProtocolVersion::V_2025_11_25;
+        config.instructions = Some(self.instructions(narrowed));
+        config
+    }
+
+    /// Composed from the toolsets in view, so that a model reads only about tools it has.
+    fn instructions(&self, narrowed: Option<&Selection>) -> String {
+        let mut parts = Vec::new();
+        for toolset in crewkit_core::Toolset::ALL {
+            let in_view = |entry: &&Entry| entry.operation.toolset == toolset && self.shown(entry, narrowed);
+            if self.catalog.entries().iter().any(|entry| in_view(&entry)) {
+                parts.push(match toolset {
+                    crewkit_core::Toolset::Pack => {
+                        "pack: deploy agent assets (instructions, skills, prompts, commands) from a config repo. \
+                         Look with plan, diff or status first; deploy_apply and rollback write and need yes=true."
+                    }
+                    crewkit_core::Toolset::Fleet => {
+                        "fleet: named agents that work in their own workspaces. create_agent starts one on a spec; \
+                         wait_for_agent beats polling; delete_agent is forceful."
+                    }
+                    crewkit_core::Toolset::Agents => {
+                        "agents: run a text contract to its end. agent_start returns at once; agent_wait beats polling \
+                         agent_status; large results are fetched from payload_url."
+                    }
+                });
+            }
+        }
+        parts.join("\n")
+    }
+}
+
+/// An operation as an MCP tool.
+pub fn tool(entry: &Entry) -> Tool {
+    let operation = &entry.operation;
+    let hints = operation.hints;
+    Tool::new(operation.name, operation.description, Arc::clone(&entry.input))
+        .with_title(operation.title)
+        .with_raw_output_schema(Arc::clone(&entry.output))
+        .with_annotations(
+            ToolAnnotations::new()
+                .read_only(hints.read_only)
+                .destructive(hints.destructive)
+                .idempotent(hints.idempotent)
+                .open_world(hints.open_world),
+        )
+}
+
+impl ServerHandler for McpServer {
+    fn get_info(&self) -> ServerConfig {
+        self.info(None)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(SUPPORTED_VERSIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        context.peer.set_peer_info(request.clone());
+        let version = self.negotiate_initialize(&request)?.protocol_version;
+        let mut result = self.info(Self::narrowed(&context).as_deref());
+        result.protocol_version = version;
+        Ok(result)
+    }
+
+    async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
+        let info = self.info(Self::narrowed(&context).as_deref());
+        Ok(DiscoverResult::from_server_info(SUPPORTED_VERSIONS.to_vec(), info))
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        // The whole list is one page, so no cursor was ever handed out.
+        if let Some(cursor) = request.and_then(|params| params.cursor) {
+            return Err(ErrorData::invalid_params(format!("unknown cursor `{cursor}`"), None));
+        }
+        let narrowed = Self::narrowed(&context);
+        let shown = self.catalog.entries().iter().filter(|entry| self.shown(entry, narrowed.as_deref()));
+        Ok(ListToolsResult::with_all_items(shown.map(tool).collect()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.catalog.get(name).map(tool)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let narrowed = Self::narrowed(&context);
+        let entry = self
+            .catalog
+            .get(&request.name)
+            .filter(|entry| self.shown(entry, narrowed.as_deref()))
+            .ok_or_else(|| ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None))?;
+        let arguments = request.arguments.unwrap_or_default();
+        let (progress, mut updates) = progress_channel(&context);
+        let work = ops::run(entry, Arc::clone(&self.services), arguments, progress, context.ct.clone());
+        let mut work = std::pin::pin!(work);
+        let answer = loop {
+            tokio::select! {
+                biased;
+                Some(update) = updates.recv() => notify(&context, update).await,
+                () = context.ct.cancelled() => {
+                    // Nobody reads this answer; leaving drops the work.
+                    return Err(ErrorData::internal_error("cancelled by the client", None));
+                }
+                answer = &mut work => break answer,
+            }
+        };
+        while let Ok(update) = updates.try_recv() {
+            notify(&context, update).await;
+        }
+        let result = if answer.failed() {
+            CallToolResult::structured_error(answer.body)
+        } else {
+            CallToolResult::structured(answer.body)
+        };
+        Ok(result.into())
+    }
+
+    // rmcp would answer these with empty lists; a server that does not declare a capability must not seem to have it.
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+}
+
+/// A channel for progress; without a token from the client its sending end is not there.
+fn progress_channel(
+    context: &RequestContext<RoleServer>,
+) -> (Progress, mpsc::UnboundedReceiver<ProgressUpdate>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    if context.meta.get_progress_token().is_some() {
+        (Progress::to(sender), receiver)
+    } else {
+        (Progress::default(), receiver)
+    }
+}
+
+async fn notify(context: &RequestContext<RoleServer>, update: ProgressUpdate) {
+    let Some(token) = context.meta.get_progress_token() else { return };
+    let mut param = ProgressNotificationParam::new(token, update.done);
+    param.total = update.total;
+    param.message = update.message;
+    // A client that went away also cancels; the work ends by that.
+    let _ = context.peer.notify_progress(param).await;
+}

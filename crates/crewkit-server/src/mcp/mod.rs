@@ -1,0 +1,12 @@
+//! The MCP door: one handler over the operation table, one front per transport.
+//!
+//! rmcp speaks the protocol. The fronts stand before it and settle what it leaves open: unparsable input, batches,
+//! malformed parameters, duplicate ids, messages before `initialize`, and the bounds on all of these.
+
+pub mod handler;
+pub mod http;
+pub mod message;
+pub mod sessions;
+pub mod stdio;
+
+pub use handler::McpServer;

@@ -1,0 +1,198 @@
+//! Checks arguments against an operation's input schema.
+//!
+//! Knows the part of JSON Schema that the table uses and nothing else: `type`, `enum`, `const`, `required`,
+//! `properties`, `additionalProperties`, `items`, `minimum`, `maximum`, `minLength`, `maxLength`, `minItems`, `maxItems`
+//! and `default`. A full validator would double the binary; the tests hold this one against such a validator.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::JsonObject;
+
+/// An argument that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongArgument {
+    /// Where: `only[2]`, `repo`.
+    pub argument: String,
+    /// What is wrong with it, and what is allowed.
+    pub problem: String,
+}
+
+impl fmt::Display for WrongArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "argument `{}` {}", self.argument, self.problem)
+    }
+}
+
+/// Checks `arguments` and fills in the defaults of what is absent.
+pub fn check(schema: &JsonObject, arguments: &mut JsonObject) -> Result<(), WrongArgument> {
+    check_object(schema, arguments, "")?;
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        for (name, property) in properties {
+            if let Some(default) = property.get("default")
+                && !arguments.contains_key(name)
+            {
+                arguments.insert(name.clone(), default.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_object(schema: &JsonObject, object: &JsonObject, at: &str) -> Result<(), WrongArgument> {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    if let Some(required) = schema.get("required").and_then(Value::as_array) {
+        for name in required.iter().filter_map(Value::as_str) {
+            if !object.contains_key(name) {
+                return Err(wrong(join(at, name), "is required".to_owned()));
+            }
+        }
+    }
+    for (name, value) in object {
+        match properties.and_then(|properties| properties.get(name)) {
+            Some(property) => check_value(property, value, &join(at, name))?,
+            None => match schema.get("additionalProperties") {
+                Some(Value::Bool(false)) => {
+                    let known: Vec<_> =
+                        properties.into_iter().flat_map(JsonObject::keys).map(String::as_str).collect();
+                    let known = if known.is_empty() {
+                        "it takes none".to_owned()
+                    } else {
+                        format!("known are {}", known.join(", "))
+                    };
+                    return Err(wrong(join(at, name), format!("is unknown; {known}")));
+                }
+                Some(rest @ Value::Object(_)) => check_value(rest, value, &join(at, name))?,
+                _ => {}
+            },
+        }
+    }
+    Ok(())
+}
+
+fn check_value(schema: &Value, value: &Value, at: &str) -> Result<(), WrongArgument> {
+    let Some(schema) = schema.as_object() else { return Ok(()) };
+    if let Some(expected) = schema.get("type")
+        && !type_matches(expected, value)
+    {
+        return Err(wrong(at.to_owned(), format!("must be {}, not {}", type_names(expected), kind(value))));
+    }
+    if let Some(only) = schema.get("const")
+        && !equal(only, value)
+    {
+        return Err(wrong(at.to_owned(), format!("must be {only}")));
+    }
+    if let Some(allowed) = schema.get("enum").and_then(Value::as_array)
+        && !allowed.iter().any(|candidate| equal(candidate, value))
+    {
+        let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
+        return Err(wrong(at.to_owned(), format!("must be one of {}", allowed.join(", "))));
+    }
+    check_bounds(schema, value, at)?;
+    match value {
+        Value::Object(object) => check_object(schema, object, at),
+        Value::Array(items) => match schema.get("items") {
+            Some(item_schema) => items
+                .iter()
+                .enumerate()
+                .try_for_each(|(index, item)| check_value(item_schema, item, &format!("{at}[{index}]"))),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn check_bounds(schema: &JsonObject, value: &Value, at: &str) -> Result<(), WrongArgument> {
+    let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
+    let (size, least, most, unit) = match value {
+        Value::Number(number) => (number.as_f64(), "minimum", "maximum", ""),
+        #[expect(clippy::cast_precision_loss, reason = "no text or list here has 2^52 elements")]
+        Value::String(text) => {
+            (Some(text.chars().count() as f64), "minLength", "maxLength", " characters long")
+        }
+        #[expect(clippy::cast_precision_loss, reason = "no text or list here has 2^52 elements")]
+        Value::Array(items) => (Some(items.len() as f64), "minItems", "maxItems", " items long"),
+        _ => return Ok(()),
+    };
+    let Some(size) = size else { return Ok(()) };
+    if let Some(least) = bound(least)
+        && size < least
+    {
+        return Err(wrong(at.to_owned(), format!("must be at least {least}{unit}")));
+    }
+    if let Some(most) = bound(most)
+        && size > most
+    {
+        return Err(wrong(at.to_owned(), format!("must be at most {most}{unit}")));
+    }
+    Ok(())
+}
+
+/// Equality as JSON Schema has it: `1` and `1.0` are the same number.
+fn equal(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Number(left), Value::Number(right)) => left == right || left.as_f64() == right.as_f64(),
+        _ => left == right,
+    }
+}
+
+fn type_matches(expected: &Value, value: &Value) -> bool {
+    match expected {
+        Value::String(name) => is_type(name, value),
+        Value::Array(names) => names.iter().filter_map(Value::as_str).any(|name| is_type(name, value)),
+        _ => true,
+    }
+}
+
+fn is_type(name: &str, value: &Value) -> bool {
+    match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "number" => value.is_number(),
+        // A number without a fraction is an integer, however it is written.
+        "integer" => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+        }
+        _ => false,
+    }
+}
+
+fn type_names(expected: &Value) -> String {
+    match expected {
+        Value::Array(names) => {
+            names.iter().filter_map(Value::as_str).map(article).collect::<Vec<_>>().join(" or ")
+        }
+        name => name.as_str().map(article).unwrap_or_default(),
+    }
+}
+
+fn article(name: &str) -> String {
+    match name {
+        "array" | "integer" | "object" => format!("an {name}"),
+        "null" => "null".to_owned(),
+        _ => format!("a {name}"),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn join(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+}
+
+fn wrong(argument: String, problem: String) -> WrongArgument {
+    WrongArgument { argument, problem }
+}

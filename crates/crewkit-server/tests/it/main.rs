@@ -1,0 +1,9 @@
+//! The doors, driven from outside with a table of operations made for the purpose.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
+mod arguments;
+mod attacks;
+mod http;
+mod product;
+mod stdio;
+mod support;

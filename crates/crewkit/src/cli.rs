@@ -1,0 +1,184 @@
+//! The command line of `crewkit`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use crewkit_server::Services;
+
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::{config_show, home, logging, mcp, output, serve};
+
+/// Equips, runs and supervises coding agents.
+#[derive(Debug, Parser)]
+#[command(name = "crewkit", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Directory of configuration and state.
+    #[arg(long, global = true, env = "CREWKIT_HOME", value_name = "DIR")]
+    home: Option<PathBuf>,
+    /// Say more on standard error; twice for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Form of the log.
+    #[arg(long, global = true, value_name = "FORM")]
+    log_format: Option<LogFormat>,
+    /// Answer in JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve MCP and REST over HTTP.
+    Serve(ServeArgs),
+    /// Serve MCP on standard input and output.
+    Mcp(SelectionArgs),
+    /// Look at the configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print the manual page.
+    Man,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Address and port to listen on.
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Ask for the bearer token also on loopback.
+    #[arg(long)]
+    auth: bool,
+    /// Serve MCP without sessions.
+    #[arg(long)]
+    stateless: bool,
+    #[command(flatten)]
+    selection: SelectionArgs,
+}
+
+#[derive(Debug, Args)]
+struct SelectionArgs {
+    /// Toolsets to show: pack, fleet, agents.
+    #[arg(long, value_name = "NAME,…")]
+    toolsets: Option<String>,
+    /// Single tools to show, beside the toolsets.
+    #[arg(long, value_name = "NAME,…")]
+    tools: Option<String>,
+    /// Tools never to show.
+    #[arg(long, value_name = "NAME,…")]
+    exclude_tools: Option<String>,
+    /// Show only tools that change nothing.
+    #[arg(long)]
+    read_only: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the settings in force, with their origin; secrets are masked.
+    Show,
+}
+
+impl SelectionArgs {
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut flags = Vec::new();
+        flags.extend(self.toolsets.clone().map(|value| ("mcp.toolsets", value)));
+        flags.extend(self.tools.clone().map(|value| ("mcp.tools", value)));
+        flags.extend(self.exclude_tools.clone().map(|value| ("mcp.exclude_tools", value)));
+        flags.extend(self.read_only.then(|| ("mcp.read_only", "true".to_owned())));
+        flags
+    }
+}
+
+impl ServeArgs {
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut flags = self.selection.settings();
+        flags.extend(self.listen.clone().map(|value| ("server.listen", value)));
+        flags.extend(self.auth.then(|| ("server.auth", "true".to_owned())));
+        flags.extend(self.stateless.then(|| ("server.stateless", "true".to_owned())));
+        flags
+    }
+}
+
+impl Cli {
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut flags = match &self.command {
+            Command::Serve(args) => args.settings(),
+            Command::Mcp(args) => args.settings(),
+            _ => Vec::new(),
+        };
+        let form = self.common.log_format.map(|format| match format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        });
+        flags.extend(form.map(|form| ("log.format", form.to_owned())));
+        flags
+    }
+}
+
+/// Runs `crewkit` with the process's arguments.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let json = cli.common.json;
+    match run(cli) {
+        Ok(exit) => exit.into(),
+        Err(failure) => failure.report(json).into(),
+    }
+}
+
+fn run(cli: Cli) -> Result<Exit, Failure> {
+    let flags = cli.settings();
+    match cli.command {
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "crewkit", &mut script);
+            output::data(&String::from_utf8_lossy(&script));
+            return Ok(Exit::Ok);
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command())
+                .render(&mut page)
+                .map_err(|error| Failure::new(crewkit_core::Code::Internal, error.to_string()))?;
+            output::data(&String::from_utf8_lossy(&page));
+            return Ok(Exit::Ok);
+        }
+        _ => {}
+    }
+    let config = Config::load(home::resolve(cli.common.home)?, |name| std::env::var(name).ok(), &flags)?;
+    logging::start(cli.common.verbose, config.text("log.format") == Some("json"));
+    match cli.command {
+        Command::Serve(_) => serve::run(&config)?,
+        Command::Mcp(_) => {
+            let catalog = mcp::catalog()?;
+            let selection = mcp::selection(&config, &catalog)?;
+            mcp::serve(catalog, Arc::new(Services::default()), selection, &config.limits())?;
+        }
+        Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
+        Command::Completions { .. } | Command::Man => {}
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,19 @@
+//! The command line of crewkit: arguments, configuration, rendering and exit codes.
+//!
+//! The only crate that reads the environment, prints, or decides how the process ends.
+
+pub mod cli;
+pub mod clients;
+pub mod config;
+pub mod config_show;
+pub mod exit;
+pub mod failure;
+pub mod home;
+pub mod logging;
+pub mod mcp;
+pub mod output;
+pub mod remote;
+pub mod serve;
+pub mod settings;
+pub mod stdio;
+pub mod token;

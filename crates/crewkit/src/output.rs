@@ -1,0 +1,19 @@
+//! The two ways out: data to standard output, talk to standard error.
+
+use std::io::Write as _;
+
+/// Writes data. A reader that has gone away is no error: `crewkit … | head` ends quietly.
+pub fn data(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Writes one line of data.
+pub fn data_line(text: &str) {
+    data(&format!("{text}\n"));
+}
+
+/// Says something to the person at the terminal.
+pub fn talk(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,124 @@
+//! `crewkit serve`: MCP and REST over HTTP.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+
+use crewkit_core::Code;
+use crewkit_server::Services;
+use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
+use crewkit_server::mcp::McpServer;
+use crewkit_server::mcp::http::{McpDoor, SessionMode};
+use crewkit_server::mcp::sessions::SessionRecords;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::clients;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::mcp;
+use crate::output;
+use crate::token;
+
+/// Serves until a signal ends it.
+pub fn run(config: &Config) -> Result<(), Failure> {
+    let catalog = mcp::catalog()?;
+    let selection = Arc::new(mcp::selection(config, &catalog)?);
+    let address = listen_address(config)?;
+    let auth = config.flag("server.auth");
+    if !address.ip().is_loopback() && !auth {
+        let message = format!("{address} can be reached from other machines, and no token is asked for");
+        return Err(Failure::new(Code::ListenRefused, message));
+    }
+    let trust = if auth { Trust::Token(token::load_or_create(&config.home)?) } else { Trust::Everyone };
+    let limits = Arc::new(config.limits());
+    let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| Failure::new(Code::ListenFailed, format!("{address}: {error}")))?;
+        let address = listener.local_addr().map_err(broken)?;
+        let stop = CancellationToken::new();
+        let mode =
+            if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
+        let services = Arc::new(Services::default());
+        let server = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
+        let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
+        let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());
+        let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };
+        let router = router(app, guard(config, address, trust));
+        output::data(&clients::greeting(
+            &base_url(config, address),
+            auth.then(|| token::file(&config.home)).as_deref(),
+        ));
+        tokio::spawn(stop_on_signal(stop.clone()));
+        crewkit_server::http::serve(listener, router, peer_policy(config, auth), limits, stop).await;
+        Ok(())
+    })
+}
+
+fn listen_address(config: &Config) -> Result<SocketAddr, Failure> {
+    let text = config.text("server.listen").unwrap_or_default();
+    let invalid =
+        |why: String| Failure::new(Code::SettingInvalid, format!("`server.listen` is `{text}`: {why}"));
+    text.to_socket_addrs()
+        .map_err(|error| invalid(format!("{error}; give an address and a port, as in 127.0.0.1:8101")))?
+        .next()
+        .ok_or_else(|| invalid("it names no address".to_owned()))
+}
+
+fn base_url(config: &Config, address: SocketAddr) -> String {
+    match config.text("server.public_url") {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None if address.ip().is_loopback() => format!("http://localhost:{}", address.port()),
+        None => format!("http://{address}"),
+    }
+}
+
+fn guard(config: &Config, address: SocketAddr, trust: Trust) -> Guard {
+    let mut allowed_hosts = config.list("server.allowed_hosts");
+    if !address.ip().is_unspecified() && !address.ip().is_loopback() {
+        // The address itself is a name of this server; written as it stands in a URL.
+        allowed_hosts.push(match address {
+            SocketAddr::V4(address) => address.ip().to_string(),
+            SocketAddr::V6(address) => format!("[{}]", address.ip()),
+        });
+    }
+    Guard { allowed_hosts, allowed_origins: config.list("server.allowed_origins"), trust }
+}
+
+/// A token says more than the owner of a socket does.
+fn peer_policy(config: &Config, auth: bool) -> PeerPolicy {
+    if config.flag("server.check_peer") && !auth { PeerPolicy::SameUser } else { PeerPolicy::Anyone }
+}
+
+/// The first signal ends the server in good order; a second one ends the process.
+async fn stop_on_signal(stop: CancellationToken) {
+    next_signal().await;
+    tracing::info!("stopping; a second signal ends the process at once");
+    stop.cancel();
+    next_signal().await;
+    #[expect(clippy::exit, reason = "the person asked twice")]
+    std::process::exit(130);
+}
+
+#[cfg(unix)]
+async fn next_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn next_signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,90 @@
+//! Every setting there is: its key, its kind, its default, and what it means.
+//!
+//! A setting comes from, in rising order, its default, `crewkit.toml`, the environment, and a flag. The environment
+//! variable is `CREWKIT_` and the key in capitals, dots as underscores; a few settings have an older name as well.
+
+use crewkit_core::Limits;
+
+/// What values a setting takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number.
+    Number,
+    /// A list; comma-separated in the environment.
+    List,
+    /// Text that is never shown.
+    Secret,
+}
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// The key in `crewkit.toml`, with dots.
+    pub key: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// The value when nothing is said, as it would stand in the environment.
+    pub default: &'static str,
+    /// An environment variable other programs share.
+    pub alias: Option<&'static str>,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+const fn setting(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
+    Setting { key, kind, default, alias: None, doc }
+}
+
+/// Every setting but the limits, which have a table of their own.
+pub const SETTINGS: &[Setting] = &[
+    setting("server.listen", Kind::Text, "127.0.0.1:8101", "Address and port of `crewkit serve`."),
+    setting(
+        "server.public_url",
+        Kind::Text,
+        "",
+        "Base of the links handed to clients; default http://localhost:PORT.",
+    ),
+    setting("server.auth", Kind::Flag, "false", "Ask for the bearer token also on loopback."),
+    setting("server.stateless", Kind::Flag, "false", "Serve MCP without sessions."),
+    setting("server.check_peer", Kind::Flag, "true", "Refuse other users' processes on loopback (Linux)."),
+    setting(
+        "server.allowed_hosts",
+        Kind::List,
+        "",
+        "Host names the server goes by, beside the loopback ones.",
+    ),
+    setting("server.allowed_origins", Kind::List, "", "Web origins that may call, beside the server's own."),
+    Setting {
+        key: "client.server",
+        kind: Kind::Text,
+        default: "http://localhost:8101",
+        alias: Some("CREWKIT_SERVER"),
+        doc: "Server that `crewkit agent` and `crewkit fleet` talk to.",
+    },
+    setting("mcp.toolsets", Kind::List, "", "Toolsets to show; all when empty."),
+    setting("mcp.tools", Kind::List, "", "Single tools to show, beside the toolsets."),
+    setting("mcp.exclude_tools", Kind::List, "", "Tools never to show."),
+    setting("mcp.read_only", Kind::Flag, "false", "Show only tools that change nothing."),
+    setting("log.format", Kind::Text, "text", "Form of the log on standard error: text or json."),
+];
+
+/// Tables in `crewkit.toml` whose keys are names the user chooses.
+pub const OPEN_TABLES: &[&str] = &[];
+
+/// Every key, limits included, in the order of the documentation.
+pub fn all() -> impl Iterator<Item = (String, Kind, String, &'static str, Option<&'static str>)> {
+    let settings = SETTINGS.iter().map(|s| (s.key.to_owned(), s.kind, s.default.to_owned(), s.doc, s.alias));
+    let limits = Limits::TABLE.iter().map(|limit| {
+        (format!("limits.{}", limit.name), Kind::Number, limit.default.to_string(), limit.doc.trim(), None)
+    });
+    settings.chain(limits)
+}
+
+/// The environment variable of a key.
+pub fn variable(key: &str) -> String {
+    format!("CREWKIT_{}", key.replace('.', "_").to_ascii_uppercase())
+}

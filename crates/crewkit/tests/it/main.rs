@@ -1,0 +1,7 @@
+//! The built binaries, as a person or a client starts them.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod cli;
+mod serve;
+mod stdio;
+mod support;

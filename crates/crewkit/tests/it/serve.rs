@@ -1,0 +1,103 @@
+//! `crewkit serve` from its greeting to its end.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Served, output};
+
+fn client() -> reqwest::Client {
+    reqwest::Client::new()
+}
+
+fn initialize() -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"},
+    }})
+}
+
+fn post(base: &str, session: Option<&str>, message: &Value) -> reqwest::RequestBuilder {
+    let request = client()
+        .post(format!("{base}/mcp"))
+        .header("Accept", "application/json, text/event-stream")
+        .json(message);
+    match session {
+        Some(session) => request.header("Mcp-Session-Id", session),
+        None => request,
+    }
+}
+
+#[tokio::test]
+async fn the_greeting_tells_how_to_connect_and_the_address_answers() {
+    let home = tempfile::tempdir().unwrap();
+    let served = Served::start(home.path(), &[]);
+    for word in ["claude mcp add", "[mcp_servers.crewkit]", ".vscode/mcp.json", ".cursor/mcp.json", "curl "] {
+        assert!(served.greeting.contains(word), "{word} is missing in {}", served.greeting);
+    }
+    let health = client().get(format!("{}/api/health", served.base)).send().await.unwrap();
+    assert_eq!(health.json::<Value>().await.unwrap()["status"], "ok");
+    assert_eq!(served.terminate(), Some(0), "a service manager sees a good end");
+}
+
+#[tokio::test]
+async fn a_session_survives_kill_and_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let first = Served::start(home.path(), &[]);
+    let answer = post(&first.base, None, &initialize()).send().await.unwrap();
+    let session = answer.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    answer.text().await.unwrap();
+    drop(first);
+    let second = Served::start(home.path(), &[]);
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let answer = post(&second.base, Some(&session), &list).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(answer.text().await.unwrap().contains("\"tools\""));
+}
+
+#[tokio::test]
+async fn the_token_is_made_once_kept_private_and_asked_for() {
+    let home = tempfile::tempdir().unwrap();
+    let served = Served::start(home.path(), &["--auth"]);
+    let file = home.path().join("token");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let token = std::fs::read_to_string(&file).unwrap();
+    assert!(!served.greeting.contains(token.trim()), "the token itself is not printed");
+    let url = format!("{}/metrics", served.base);
+    assert_eq!(client().get(&url).send().await.unwrap().status(), 401);
+    assert_eq!(client().get(&url).bearer_auth(token.trim()).send().await.unwrap().status(), 200);
+    drop(served);
+    let again = Served::start(home.path(), &["--auth"]);
+    let url = format!("{}/metrics", again.base);
+    assert_eq!(client().get(&url).bearer_auth(token.trim()).send().await.unwrap().status(), 200);
+    drop(again);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut command = crate::support::crewkit(home.path());
+    let (code, _, err) = output(command.args(["serve", "--listen", "127.0.0.1:0", "--auth"]));
+    assert_eq!(code, 1);
+    assert!(err.contains("others can read the token"), "{err}");
+}
+
+/// Only a superuser can become another user; elsewhere there is nothing to try.
+#[tokio::test]
+async fn another_users_process_is_refused_on_loopback() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let ask = |base: &str| {
+        let port = base.rsplit(':').next().unwrap().to_owned();
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3; cat <&3"
+        );
+        output(Command::new("bash").args(["-c", &script]).uid(65534).gid(65534).current_dir("/"))
+    };
+    let home = tempfile::tempdir().unwrap();
+    let served = Served::start(home.path(), &[]);
+    let (_, answer, err) = ask(&served.base);
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("E_PEER_REFUSED"), "{answer} {err}");
+    drop(served);
+    std::fs::write(home.path().join("crewkit.toml"), "[server]\ncheck_peer = false\n").unwrap();
+    let open = Served::start(home.path(), &[]);
+    assert!(ask(&open.base).1.starts_with("HTTP/1.1 200"), "the setting turns it off");
+}

@@ -1,0 +1,70 @@
+//! Starts the binaries in a home of their own.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// The `crewkit` binary with nothing of the caller's environment but what it needs to run.
+pub(crate) fn crewkit(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crewkit"));
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home)
+        .env("CREWKIT_HOME", home);
+    command
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn output(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code().unwrap_or(-1), text(&stdout), text(&stderr))
+}
+
+/// A running `crewkit serve`; killed when dropped, unless it was stopped.
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    pub(crate) base: String,
+    pub(crate) greeting: String,
+}
+
+impl Served {
+    pub(crate) fn start(home: &Path, arguments: &[&str]) -> Self {
+        let mut command = crewkit(home);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut greeting = String::new();
+        // The greeting ends with how to stop.
+        for line in lines.by_ref().map_while(Result::ok) {
+            greeting.push_str(&line);
+            greeting.push('\n');
+            if line.starts_with("Stop with") {
+                break;
+            }
+        }
+        let base = greeting
+            .lines()
+            .find_map(|line| line.split_once("serves MCP at ")?.1.strip_suffix("/mcp"))
+            .unwrap_or_else(|| panic!("no address in {greeting:?}"))
+            .to_owned();
+        Self { child, base, greeting }
+    }
+
+    /// Asks it to stop, as a service manager does, and returns its exit code.
+    pub(crate) fn terminate(mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
