@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crewkit_core::Limits;
 use crewkit_fleet::ErrorKind;
-use crewkit_fleet::model::{ListAgents, StartTask};
+use crewkit_fleet::model::ListAgents;
 use crewkit_testkit::coder::{Fault, Kind, Profile, SimCoder};
+use futures_util::future::join_all;
 
 use super::support::{
-    CoderFleet, Fixture, detail, fixture, fleet, history, named, names, new_agent, quick, refused, start,
-    without_metadata,
+    CoderFleet, Fixture, detail, fixture, fleet, history, named, names, new_agent, patient, quick, refused,
+    start, without_metadata,
 };
 
 /// Faults that outlast every retry, and the reason a caller is given.
@@ -32,26 +33,29 @@ fn lasting() -> Vec<(Kind, &'static str)> {
     ]
 }
 
-async fn faulty(kind: Kind) -> (SimCoder, CoderFleet) {
-    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+async fn faulty(kind: &Kind) -> (SimCoder, CoderFleet) {
+    let Fixture { sim, fleet: patient } = fixture(Profile::V2_32).await;
     sim.world().add_agent("papi");
-    sim.fault(Fault::on("/api/", kind));
+    sim.fault(Fault::on("/api/", kind.clone()));
+    let waits = matches!(kind, Kind::Hang | Kind::Drip(_));
+    let fleet = if waits { fleet(&sim, |settings| settings.limits = quick()) } else { patient };
     (sim, fleet)
 }
 
 #[tokio::test]
 async fn every_lasting_fault_becomes_a_503_that_names_its_reason() {
-    for (kind, reason) in lasting() {
-        let (_sim, fleet) = faulty(kind.clone()).await;
+    let check = async |(kind, reason): (Kind, &str)| {
+        let (_sim, fleet) = faulty(&kind).await;
         let error = refused(ErrorKind::Unavailable, fleet.list_agents(ListAgents::default()).await);
         if !reason.is_empty() {
             assert_eq!(detail(&error, "reason"), reason, "{kind:?}: {error}");
         }
-        let (_sim, fleet) = faulty(kind.clone()).await;
+        let (_sim, fleet) = faulty(&kind).await;
         refused(ErrorKind::Unavailable, fleet.show_agent(named("papi")).await);
-        let (_sim, fleet) = faulty(kind).await;
+        let (_sim, fleet) = faulty(&kind).await;
         refused(ErrorKind::Unavailable, fleet.show_agent_task_history(history("papi")).await);
-    }
+    };
+    join_all(lasting().into_iter().map(check)).await;
 }
 
 #[tokio::test]
@@ -65,21 +69,22 @@ async fn every_passing_fault_is_outlived_by_reads() {
         Kind::Drop,
         Kind::Hang,
     ];
-    for kind in passing {
+    let check = async |kind: Kind| {
         let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-        let limits = Limits { fleet_coder_deadline_ms: 20_000, ..quick() };
+        let limits = Limits { fleet_coder_request_ms: 2_000, ..patient() };
         let fleet = fleet(&sim, |settings| settings.limits = limits);
         sim.world().add_agent("papi");
         sim.fault(Fault::on("/api/v2/workspaces?", kind.clone()).times(1));
         sim.fault(Fault::on("/api/v2/users/me/workspace/papi", kind.clone()).times(1));
         assert_eq!(names(&fleet, without_metadata()).await, ["papi"], "{kind:?}");
         assert_eq!(fleet.show_agent(named("papi")).await.unwrap().agent.name, "papi", "{kind:?}");
-    }
+    };
+    join_all(passing.into_iter().map(check)).await;
 }
 
 #[tokio::test]
 async fn a_write_is_never_sent_twice() {
-    for kind in [
+    let kinds = [
         Kind::Status(500),
         Kind::Status(502),
         Kind::Drop,
@@ -87,14 +92,18 @@ async fn a_write_is_never_sent_twice() {
         Kind::Malformed,
         Kind::Html,
         Kind::Null,
-    ] {
-        let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    ];
+    let check = async |kind: Kind| {
+        let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
+        let limits = Limits { fleet_coder_deadline_ms: 3_000, ..patient() };
+        let fleet = fleet(&sim, |settings| settings.limits = limits);
         sim.fault(Fault::on("/api/v2/users/me/workspaces", kind.clone()).method("POST"));
         let error = refused(ErrorKind::Unavailable, fleet.create_agent(new_agent("papi")).await);
         assert_eq!(detail(&error, "outcome"), "unknown", "{kind:?}: {error}");
         assert_eq!(sim.count("POST", "/api/v2/users/me/workspaces"), 1, "{kind:?}");
         assert_eq!(sim.world().workspace_count(), 0);
-    }
+    };
+    join_all(kinds.into_iter().map(check)).await;
 }
 
 #[tokio::test]
@@ -120,7 +129,7 @@ async fn many_creates_of_one_name_make_one_agent() {
     for profile in Profile::ALL {
         let Fixture { sim, fleet } = fixture(profile).await;
         let attempts = (0..8).map(|_| fleet.create_agent(new_agent("papi")));
-        let results = futures_util::future::join_all(attempts).await;
+        let results = join_all(attempts).await;
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{profile:?}");
         for error in results.into_iter().filter_map(Result::err) {
             assert_eq!(
@@ -190,7 +199,7 @@ async fn a_refused_create_tells_what_to_change() {
 #[tokio::test]
 async fn a_silent_coder_is_left_alone_and_asked_again_later() {
     let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-    let limits = Limits { fleet_coder_pause_ms: 600, ..quick() };
+    let limits = Limits { fleet_coder_pause_ms: 600, ..patient() };
     let fleet = fleet(&sim, |settings| settings.limits = limits);
     sim.world().add_agent("papi");
     sim.fault(Fault::on("/api/", Kind::Drop));
@@ -220,11 +229,11 @@ async fn a_coder_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn a_send_that_hangs_is_not_repeated() {
-    let Fixture { sim, fleet } = fixture(Profile::V2_37).await;
+    let Fixture { sim, fleet: _ } = fixture(Profile::V2_37).await;
+    let fleet = fleet(&sim, |settings| settings.limits.fleet_coder_send_ms = 1_000);
     sim.world().add_agent("papi");
     sim.fault(Fault::on("/apps/ccw/message", Kind::Hang).method("POST"));
-    let task = StartTask { ..start("papi", "x") };
-    let error = refused(ErrorKind::Unavailable, fleet.start_agent_task(task).await);
+    let error = refused(ErrorKind::Unavailable, fleet.start_agent_task(start("papi", "x")).await);
     assert_eq!(detail(&error, "reason"), "not_confirmed");
     assert_eq!(sim.count("POST", "/@fleetbot/papi.main/apps/ccw/message"), 1);
 }

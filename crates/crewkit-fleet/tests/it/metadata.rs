@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crewkit_core::Limits;
 use crewkit_fleet::model::ListAgents;
 use crewkit_fleet::{FleetOptions, MetadataStyle};
 use crewkit_testkit::coder::{MetadataApp, Profile};
@@ -23,8 +24,7 @@ async fn shown(fleet: &CoderFleet, name: &str) -> Value {
 
 #[tokio::test]
 async fn the_endpoint_in_the_workspace_is_asked_first() {
-    let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-    let fleet = fleet(&sim, |settings| settings.limits = patient());
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
     let fields = json!({
         "pull_request_number": field(json!(810), true),
         "pull_request_state": field(json!("open"), false),
@@ -78,10 +78,7 @@ async fn the_style_of_metadata_can_be_chosen() {
 #[tokio::test]
 async fn coders_own_agent_metadata_is_the_second_source() {
     let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-    let fleet = fleet(&sim, |settings| {
-        settings.limits = patient();
-        settings.metadata_keys = vec!["cpu".to_owned()];
-    });
+    let fleet = fleet(&sim, |settings| settings.metadata_keys = vec!["cpu".to_owned()]);
     {
         let mut world = sim.world();
         let workspace = world.add_agent("papi");
@@ -110,7 +107,7 @@ tasks:
   greeting:
     desc: A greeting
     meta: {include_in_list: true}
-    cmds: ["echo it's $((40 + 2))", "echo noise >&2"]
+    cmds: ["echo \"it's $((40 + 2))\"", "echo noise >&2"]
   number:
     meta: {include_in_list: false}
     cmds: ["echo 42"]
@@ -164,8 +161,7 @@ fn programs(directory: &Path, fake_task: bool) -> String {
 #[tokio::test]
 async fn a_taskfile_is_read_and_run_through_the_terminal() {
     for with_task in [false, true] {
-        let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-        let fleet = fleet(&sim, |settings| settings.limits = patient());
+        let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
         let home = tempfile::tempdir().unwrap();
         let work = home.path().join("work");
         std::fs::create_dir(&work).unwrap();
@@ -199,8 +195,7 @@ async fn a_taskfile_is_read_and_run_through_the_terminal() {
 
 #[tokio::test]
 async fn without_a_taskfile_git_and_the_reports_speak() {
-    let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-    let fleet = fleet(&sim, |settings| settings.limits = patient());
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
     let home = tempfile::tempdir().unwrap();
     let git = |arguments: &[&str]| {
         let status = std::process::Command::new("git")
@@ -234,7 +229,10 @@ async fn without_a_taskfile_git_and_the_reports_speak() {
 
 #[tokio::test]
 async fn one_hanging_workspace_of_ten_costs_its_own_metadata_only() {
-    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
+    // Long enough for the nine on any machine, and over for the tenth before the test is.
+    let limits = Limits { fleet_metadata_agent_ms: 3_000, ..patient() };
+    let fleet = fleet(&sim, |settings| settings.limits = limits);
     {
         let mut world = sim.world();
         for number in 0..10 {
@@ -280,8 +278,7 @@ async fn broken_metadata_is_no_metadata() {
 
 #[tokio::test]
 async fn values_are_cut_and_cleaned() {
-    let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
-    let fleet = fleet(&sim, |settings| settings.limits = patient());
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
     sim.world().add_agent("papi").metadata = endpoint(json!({
         "long": field(json!("y".repeat(20_000)), true),
         "escape": field(json!("a\u{1b}[2Jb\u{0}c"), true),

@@ -6,18 +6,13 @@ use crewkit_fleet::{ErrorKind, Fleet};
 use crewkit_testkit::coder::{Parameter, Profile, Template};
 
 use super::suite::{self, Ground};
-use super::support::{CoderFleet, Fixture, fixture, fleet, named, new_agent, patient, refused, start};
+use super::support::{Fixture, fixture, fleet, named, new_agent, refused, start};
 
-pub(crate) struct Simulated {
-    fixture: Fixture,
-    patient: CoderFleet,
-}
+struct Simulated(Fixture);
 
 impl Simulated {
     async fn new(profile: Profile) -> Self {
-        let fixture = fixture(profile).await;
-        let patient = fleet(&fixture.sim, |settings| settings.limits = patient());
-        Self { fixture, patient }
+        Self(fixture(profile).await)
     }
 }
 
@@ -25,7 +20,7 @@ impl Ground for Simulated {
     type Backend = CoderBackend;
 
     fn fleet(&self) -> &Fleet<CoderBackend> {
-        &self.patient
+        &self.0.fleet
     }
 
     fn project(&self) -> String {
@@ -37,7 +32,7 @@ impl Ground for Simulated {
     }
 
     async fn until_idle(&self, _: &str) {
-        self.fixture.sim.world().finish_builds();
+        self.0.sim.world().finish_builds();
     }
 }
 
@@ -46,7 +41,7 @@ async fn an_agent_lives_the_same_life_on_every_version() {
     for profile in Profile::ALL {
         let ground = Simulated::new(profile).await;
         suite::life_of_an_agent(&ground).await;
-        assert_eq!(ground.fixture.sim.count("DELETE", "/"), 0);
+        assert_eq!(ground.0.sim.count("DELETE", "/"), 0);
     }
 }
 

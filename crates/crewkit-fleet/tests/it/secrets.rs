@@ -10,7 +10,7 @@ use crewkit_fleet::time::Clock;
 use crewkit_testkit::coder::{Fault, Kind, Profile};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Fixture, fixture, history, json, named, new_agent, start};
+use super::support::{Fixture, fixture, fleet, history, json, named, new_agent, start};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -79,11 +79,14 @@ async fn no_answer_no_error_and_no_log_holds_a_secret() {
     ];
     for profile in [Profile::V2_27, Profile::V2_32, Profile::V2_37] {
         for fault in &faults {
-            let fixture = fixture(profile).await;
+            let mut fixture = fixture(profile).await;
+            fixture.sim.world().builds_end_after_reads = Some(1);
             fixture.sim.world().padding = 60_000;
             fixture.sim.world().add_agent("papi").agent.running = true;
             if let Some(kind) = fault {
                 fixture.sim.fault(Fault::on("/", kind.clone()));
+                // Nothing succeeds here, so nothing is lost by not trying long.
+                fixture.fleet = fleet(&fixture.sim, |settings| settings.limits.fleet_coder_deadline_ms = 90);
             }
             let said = everything(&fixture).await;
             assert!(!said.contains("CANARY"), "{profile:?} {fault:?}: {said}");
@@ -99,7 +102,8 @@ async fn the_token_follows_no_redirect() {
     let fixture = fixture(Profile::V2_32).await;
     let target = format!("{}/api/v2/users/me", elsewhere.sim.url());
     fixture.sim.fault(Fault::on("/", Kind::Redirect(target)));
-    everything(&fixture).await;
+    let said = everything(&fixture).await;
+    assert!(said.contains("redirect"));
     assert_eq!(elsewhere.sim.requests(), []);
 }
 

@@ -26,30 +26,34 @@ pub(crate) async fn fixture(profile: Profile) -> Fixture {
 /// A second fleet over the same Coder, with other settings.
 pub(crate) fn fleet(sim: &SimCoder, change: impl FnOnce(&mut CoderSettings)) -> CoderFleet {
     let mut settings = CoderSettings::new(sim.url(), Secret::new(TOKEN));
-    settings.limits = quick();
+    settings.limits = patient();
     change(&mut settings);
     let options = FleetOptions { limits: settings.limits.clone(), ..FleetOptions::default() };
     Fleet::new(CoderBackend::new(settings, Clock::system()).unwrap(), options)
 }
 
-/// Limits that let a test see a time-out without waiting for it long.
+/// Limits for tests that wait for a time-out.
 pub(crate) fn quick() -> Limits {
     Limits {
-        fleet_coder_request_ms: 400,
-        fleet_coder_deadline_ms: 1_500,
-        fleet_coder_send_ms: 1_000,
+        fleet_coder_request_ms: 300,
+        fleet_coder_deadline_ms: 900,
+        fleet_coder_send_ms: 600,
         fleet_metadata_agent_ms: 600,
         fleet_metadata_list_ms: 800,
-        fleet_stop_confirm_ms: 700,
-        fleet_delete_wait_ms: 1_200,
-        fleet_restart_wait_seconds: 5,
         ..Limits::default()
     }
 }
 
 /// Limits for tests that must not see a time-out, however slow the machine is.
 pub(crate) fn patient() -> Limits {
-    Limits { fleet_metadata_agent_ms: 20_000, fleet_metadata_list_ms: 30_000, ..Limits::default() }
+    Limits {
+        fleet_coder_request_ms: 30_000,
+        fleet_coder_deadline_ms: 60_000,
+        fleet_coder_send_ms: 60_000,
+        fleet_metadata_agent_ms: 30_000,
+        fleet_metadata_list_ms: 60_000,
+        ..Limits::default()
+    }
 }
 
 pub(crate) fn named(name: &str) -> ByName {

@@ -90,7 +90,7 @@ async fn a_stop_that_does_not_help_is_not_called_one() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
     {
         let mut world = sim.world();
-        for (name, keys) in [("stubborn", None), ("slow", Some(2)), ("obedient", Some(1))] {
+        for (name, keys) in [("stubborn", None), ("obedient", Some(1))] {
             let agent = &mut world.add_agent(name).agent;
             agent.running = true;
             agent.keys_until_rest = keys;
@@ -105,12 +105,13 @@ async fn a_stop_that_does_not_help_is_not_called_one() {
 
 #[tokio::test]
 async fn the_interrupt_key_is_pressed_again_when_the_first_closed_a_menu() {
-    let sim = crewkit_testkit::coder::SimCoder::start(Profile::V2_32).await.unwrap();
-    let fleet = super::support::fleet(&sim, |settings| settings.limits = crewkit_core::Limits::default());
-    let agent = &mut sim.world().add_agent("slow").agent.clone();
-    agent.running = true;
-    agent.keys_until_rest = Some(2);
-    sim.world().workspace_mut("slow").agent = agent.clone();
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    {
+        let mut world = sim.world();
+        let agent = &mut world.add_agent("slow").agent;
+        agent.running = true;
+        agent.keys_until_rest = Some(2);
+    }
     let stopped = fleet.stop_agent_task(named("slow")).await.unwrap();
     assert!(stopped.details.confirmed);
 }
@@ -138,7 +139,12 @@ async fn a_delete_waits_for_a_build_and_cancels_it_where_it_may() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
     {
         let mut world = sim.world();
-        world.add_template(Template { name: "free".to_owned(), allow_cancel: true, ..Template::default() });
+        world.add_template(Template {
+            name: "free".to_owned(),
+            display_name: "Free".to_owned(),
+            allow_cancel: true,
+            ..Template::default()
+        });
         world.add_agent("stuck").status = "starting".to_owned();
         world.add_workspace("cancelable", "fleetbot", "free").status = "starting".to_owned();
     }

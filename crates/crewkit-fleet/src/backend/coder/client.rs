@@ -141,8 +141,7 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<T, CoderError> {
         let url = self.url(path, query);
-        let bytes = self.persistently(|until| self.whole(Method::GET, url.clone(), until)).await?;
-        decode(&bytes)
+        self.persistently(async |until| decode(&self.whole(url.clone(), until).await?)).await
     }
 
     /// Reads a page of workspaces while it arrives, keeping of each what `keep` makes of it; also says how many there
@@ -327,9 +326,9 @@ impl Client {
         outcome
     }
 
-    async fn whole(&self, method: Method, url: Url, until: Instant) -> Result<Vec<u8>, CoderError> {
+    async fn whole(&self, url: Url, until: Instant) -> Result<Vec<u8>, CoderError> {
         let time = until.saturating_duration_since(Instant::now());
-        let response = self.answer(self.http.request(method, url), until, time).await?;
+        let response = self.answer(self.http.get(url), until, time).await?;
         self.body(response, until, time).await
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crewkit_core::AgentStatus;
-use reqwest::{Method, Url};
+use reqwest::Method;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -22,6 +22,9 @@ use crate::model::{LogEntry, LogKind, Task, TaskSource, TaskStatus};
 const LOOK: Duration = Duration::from_millis(200);
 /// Time after which the interrupt key is pressed once more.
 const PRESS_AGAIN: Duration = Duration::from_secs(1);
+
+/// How AgentAPI words that it takes no message because the agent works; any other failure leaves doubt.
+const REFUSED_WHILE_WORKING: &str = "can only be sent when";
 
 /// What became of a message.
 enum Sent {
@@ -101,13 +104,11 @@ impl Inner {
         let time = Duration::from_millis(self.settings.limits.fleet_coder_send_ms);
         match agentapi::type_in(&self.client, &places, Typing::Message, text, time).await {
             Ok(()) => Ok(Sent::Taken),
-            Err(AppError::Refused(reason)) if self.works(&places).await => Err(not_at_rest(&reason)),
+            Err(AppError::Refused(reason)) if reason.contains(REFUSED_WHILE_WORKING) => {
+                Err(not_at_rest(&reason))
+            }
             Err(error) => self.settle_doubt(handle, text, &error.to_string()).await,
         }
-    }
-
-    async fn works(&self, places: &[Url]) -> bool {
-        matches!(agentapi::activity(&self.client, places, LIVE_CHECK).await, Ok(Activity::Running))
     }
 
     /// Looks whether a message arrived although no good answer came; it is never sent a second time.
