@@ -13,6 +13,7 @@ pub mod logging;
 pub mod mcp;
 pub mod output;
 pub mod remote;
+pub mod pack;
 pub mod serve;
 pub mod settings;
 pub mod stdio;
