@@ -201,11 +201,11 @@ fn url_decode(text: &str) -> String {
 
 // Who may see what.
 
-fn find_user(world: &World, call: &Call<'_>, word: &str) -> Option<User> {
-    if word == "me" {
+fn find_user(world: &World, call: &Call<'_>, name: &str) -> Option<User> {
+    if name == "me" {
         return Some(call.user.clone());
     }
-    let found = world.user_named(word).cloned();
+    let found = world.user_named(name).cloned();
     found.filter(|user| call.user.is_admin || user.id == call.user.id)
 }
 
@@ -256,7 +256,7 @@ fn list(world: &mut World, profile: Profile, call: &Call<'_>) -> Answer {
     for word in call.query.get("q").map(String::as_str).unwrap_or_default().split_whitespace() {
         match word.split_once(':').unwrap_or(("name", word)) {
             (key @ ("owner" | "name" | "status" | "template"), value) => {
-                filters.push((key, value.to_lowercase()))
+                filters.push((key, value.to_lowercase()));
             }
             (key, _) => {
                 let detail = format!("{key:?} is not a valid query param");
@@ -550,7 +550,7 @@ fn cancel(world: &mut World, call: &Call<'_>, id: &str) -> Answer {
         return refuse(StatusCode::FORBIDDEN, "User is not allowed to cancel workspace builds.");
     }
     world.workspaces[index].rendered = None;
-    world.workspaces[index].status = "canceled".to_owned();
+    "canceled".clone_into(&mut world.workspaces[index].status);
     good(&json!({"message": "Job has been marked as canceled..."}))
 }
 

@@ -162,6 +162,7 @@ pub struct Report {
 
 /// The agent inside a workspace.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a fake, each on its own")]
 pub struct AgentApi {
     /// Whether the app answers at all.
     pub reachable: bool,
@@ -195,6 +196,7 @@ pub enum MetadataApp {
 
 /// One workspace.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a fake, each on its own")]
 pub struct SimWorkspace {
     pub(super) id: Uuid,
     /// Name in the case it was given.
@@ -396,9 +398,9 @@ impl World {
         let preset = made_of.presets.first().map(|preset| preset.id);
         let has_task = made_of.ai_task;
         let mut workspace = self.blank(name, owner, template.id, template.active_version, preset, created_at);
-        workspace.status = "running".to_owned();
-        workspace.agent_status = "connected".to_owned();
-        workspace.lifecycle = "ready".to_owned();
+        "running".clone_into(&mut workspace.status);
+        "connected".clone_into(&mut workspace.agent_status);
+        "ready".clone_into(&mut workspace.lifecycle);
         workspace.has_ai_task = has_task;
         workspace.app_slug = has_task.then(|| "ccw".to_owned());
         let prompt = format!("Initial spec of {name}");

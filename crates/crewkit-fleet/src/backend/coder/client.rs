@@ -399,11 +399,8 @@ impl Client {
         let retry_after = self.retry_after(&response);
         let route = response.url().path().to_owned();
         let said_in_json = is_json(&response);
-        let body = match collect(response, 64 * 1024, until, time).await {
-            Ok(body) => body,
-            // The refusal stands even when its reason got lost on the way.
-            Err(_) => Vec::new(),
-        };
+        // The refusal stands even when its reason got lost on the way.
+        let body = collect(response, 64 * 1024, until, time).await.unwrap_or_default();
         let refusal: Refusal =
             if said_in_json { serde_json::from_slice(&body).unwrap_or_default() } else { Refusal::default() };
         if status == StatusCode::NOT_FOUND && (refusal.message == "Route not found." || !said_in_json) {
