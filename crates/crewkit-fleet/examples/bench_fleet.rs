@@ -2,11 +2,7 @@
 //!
 //! The simulated Coder and each client run as processes of their own, so that memory is that of a client alone and
 //! every first call is a cold one.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a benchmark reports to the person who started it"
-)]
+#![expect(clippy::print_stdout, reason = "a benchmark reports to the person who started it")]
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader};
@@ -93,7 +89,7 @@ async fn client(url: &str, what: &str) -> Outcome<()> {
         measured["list"] = median(lists).into();
         let (mut shows, mut histories, mut starts, mut creates) = (vec![], vec![], vec![], vec![]);
         for round in 0..ROUNDS {
-            shows.push(timed(fleet.show_agent(by_name())).await?);
+            shows.push(timed(Box::pin(fleet.show_agent(by_name()))).await?);
             let query =
                 TaskHistoryQuery { agent_name: "agent-0000".to_owned(), ..TaskHistoryQuery::default() };
             histories.push(timed(fleet.show_agent_task_history(query)).await?);
@@ -106,7 +102,7 @@ async fn client(url: &str, what: &str) -> Outcome<()> {
                 spec: Some("x".to_owned()),
                 ..CreateAgent::default()
             };
-            creates.push(timed(fleet.create_agent(new)).await?);
+            creates.push(timed(Box::pin(fleet.create_agent(new))).await?);
         }
         // The first creation also learns the template; the others are warm.
         creates.remove(0);
