@@ -11,8 +11,10 @@ use crewkit_server::Services;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::fleet::args::FleetArgs;
+use crate::fleet::metadata::MetadataCommand;
 use crate::pack::args::PackArgs;
-use crate::{config_show, home, logging, mcp, output, pack, serve};
+use crate::{config_show, fleet, home, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -57,6 +59,11 @@ enum Command {
     /// Deploy agent assets: the same commands as `agentpack`.
     #[command(disable_help_subcommand = true)]
     Pack(PackArgs),
+    /// Run agents in workspaces of their own.
+    Fleet(FleetArgs),
+    /// Say what a workspace is about.
+    #[command(subcommand)]
+    Metadata(MetadataCommand),
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -192,6 +199,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let selection = mcp::selection(&config, &catalog)?;
             mcp::serve(catalog, Arc::new(services(&config)?), selection, &config.limits())?;
         }
+        Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
+        Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
@@ -200,5 +209,5 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 
 /// The services of this process.
 pub fn services(config: &Config) -> Result<Services, Failure> {
-    Ok(Services { pack: Some(Arc::new(pack::service(config.limits())?)) })
+    Ok(Services { pack: Some(Arc::new(pack::service(config.limits())?)), fleet: fleet::service(config)? })
 }
