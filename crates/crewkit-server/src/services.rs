@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crewkit_agent::{Engine, Error, Options};
+use crewkit_fleet::AnyFleet;
 use crewkit_pack::commands::Pack;
 use tokio::sync::OnceCell;
 
@@ -11,6 +12,8 @@ use tokio::sync::OnceCell;
 pub struct Services {
     /// Deployment of agent assets.
     pub pack: Option<Arc<Pack>>,
+    /// Named agents in workspaces; none when no place for workspaces is configured.
+    pub fleet: Option<AnyFleet>,
     /// Agents with a text contract.
     pub agents: Arc<Agents>,
 }
