@@ -55,7 +55,11 @@ fn serve<H: ServerHandler + Clone>(
     let trust = if auth { Trust::Token(token::load_or_create(&config.home)?) } else { Trust::Everyone };
     let limits = Arc::new(config.limits());
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers())
+        .enable_all()
+        .build()
+        .map_err(broken)?;
     runtime.block_on(async {
         let listener = TcpListener::bind(address)
             .await
@@ -78,6 +82,12 @@ fn serve<H: ServerHandler + Clone>(
         crewkit_server::http::serve(listener, router, peer_policy(config, auth), limits, stop).await;
         Ok(())
     })
+}
+
+/// Half the cores, the other half being for the programs crewkit runs. A call passes through several tasks that hardly
+/// compute, and threads that wake each other for them cost more than they gain; what computes belongs on a blocking thread.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
 fn listen_address(config: &Config) -> Result<SocketAddr, Failure> {
