@@ -193,20 +193,19 @@ fn check(subject: &Subject, scene: &Scene, expected: &Expected, job: &Job) -> Re
         if job.injection.is_transparent() {
             ensure!(ending == Ending::Done, "an interrupted call was not repeated: {ending:?}");
         }
-        let mut tree = scene.tree()?;
         if job.injection.is_single_error() {
             // No recovery needed: the command itself has put things right.
             let wanted = if ending == Ending::Done { &expected.new } else { &expected.old };
-            scene::compare(&tree, wanted).with_context(|| format!("{ending:?}"))?;
-            return scene.assert_tidy();
+            scene.assert_tidy()?;
+            return scene::compare(&scene.tree()?, wanted).with_context(|| format!("{ending:?}"));
         }
         if let Some(again) = &job.then {
             subject.run(scene, &scene.recovery(), Some(again))?;
         }
         let recovered = subject.run(scene, &scene.recovery(), None)?;
         ensure!(recovered == Ending::Done, "the recovery failed: {recovered:?}");
-        tree = scene.tree()?;
         scene.assert_tidy()?;
+        let tree = scene.tree()?;
         if ending == Ending::Done {
             return scene::compare(&tree, &expected.new).context("it reported success");
         }
