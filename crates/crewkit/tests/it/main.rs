@@ -3,6 +3,7 @@
 
 mod cli;
 mod conformance_absent;
+mod pack;
 mod serve;
 mod stdio;
 mod support;
