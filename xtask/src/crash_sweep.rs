@@ -19,7 +19,7 @@ use subject::{Ending, Injection, Subject};
 
 /// How much is swept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
+enum Extent {
     /// One scenario, for every change: about a minute.
     Fast,
     /// All scenarios, all errors, and kills during recovery.
@@ -50,14 +50,24 @@ const ERRORS: &[&str] = &["ENOSPC", "EIO", "EDQUOT", "EACCES", "EROFS", "EMFILE"
 
 const WORKERS: usize = 2;
 
-/// Sweeps and reports; any broken promise is an error that says how to repeat it.
-pub(crate) fn run(extent: Extent) -> Result<()> {
+/// Reads `[--full] [SCENARIO]…`, sweeps and reports; any broken promise is an error that says how to repeat it.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let extent = if words.contains(&"--full") { Extent::Full } else { Extent::Fast };
+    let mut scenarios = Vec::new();
+    for word in words.iter().filter(|word| **word != "--full") {
+        let known = Scenario::ALL.iter().find(|scenario| scenario.name() == *word);
+        scenarios.push(*known.with_context(|| format!("there is no scenario `{word}`"))?);
+    }
+    if scenarios.is_empty() {
+        scenarios
+            .extend(Scenario::ALL.iter().filter(|scenario| extent == Extent::Full || scenario.is_fast()));
+    }
     let subject = Subject::build()?;
     let base = working_directory()?;
     let began = Instant::now();
     let mut total = 0;
-    for scenario in Scenario::ALL.iter().filter(|scenario| extent == Extent::Full || scenario.is_fast()) {
-        total += sweep(&subject, &base, *scenario, extent)?;
+    for scenario in scenarios {
+        total += sweep(&subject, &base, scenario, extent)?;
     }
     std::fs::remove_dir_all(&base).with_context(|| base.display().to_string())?;
     println!("{total} runs, each ended in the old or the new tree ({:.0?})", began.elapsed());
@@ -93,8 +103,15 @@ fn sweep(subject: &Subject, base: &Path, scenario: Scenario, extent: Extent) -> 
         for nth in 1..=*count {
             let mut add = |injection| jobs.push(Job { injection, then: None });
             add(Injection::kill(call, nth));
-            let errors = if extent == Extent::Full { ERRORS } else { &ERRORS[nth % ERRORS.len()..][..1] };
-            errors.iter().for_each(|error| add(Injection::fail(call, nth, error)));
+            // Most opens only read; two of the errors, in turn, say enough about each of these.
+            let different = match (extent, *call) {
+                (Extent::Fast, _) => 1,
+                (Extent::Full, "openat") => 2,
+                (Extent::Full, _) => ERRORS.len(),
+            };
+            for error in ERRORS.iter().cycle().skip(nth % ERRORS.len()).take(different) {
+                add(Injection::fail(call, nth, error));
+            }
             if extent == Extent::Full || nth % 4 == 1 {
                 add(Injection::interrupt(call, nth));
                 add(Injection::fail_from(call, nth, ERRORS[(nth + 1) % ERRORS.len()]));

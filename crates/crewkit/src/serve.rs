@@ -4,13 +4,16 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use crewkit_core::Code;
+use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
-use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
+use crewkit_server::mcp::{McpServer, ServerHandler};
+use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent;
 use crate::clients;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -20,8 +23,30 @@ use crate::token;
 
 /// Serves until a signal ends it.
 pub fn run(config: &Config) -> Result<(), Failure> {
+    #[cfg(feature = "conformance")]
+    if config.list("mcp.toolsets") == [crewkit_server::conformance::TOOLSET] {
+        return serve_fixture(config);
+    }
     let catalog = mcp::catalog()?;
-    let selection = Arc::new(mcp::selection(config, &catalog)?);
+    let selection = mcp::selection(config, &catalog)?;
+    serve(config, catalog, selection, McpServer::new)
+}
+
+/// Serves what the conformance suite asks for, through everything the product is served through.
+#[cfg(feature = "conformance")]
+fn serve_fixture(config: &Config) -> Result<(), Failure> {
+    let fixture = crewkit_server::conformance::Fixture::new()
+        .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+    serve(config, mcp::catalog()?, Selection::default(), |_, _, _| fixture)
+}
+
+fn serve<H: ServerHandler + Clone>(
+    config: &Config,
+    catalog: Arc<Catalog>,
+    selection: Selection,
+    handler: impl FnOnce(Arc<Catalog>, Arc<Services>, Arc<Selection>) -> H,
+) -> Result<(), Failure> {
+    let selection = Arc::new(selection);
     let address = listen_address(config)?;
     let auth = config.flag("server.auth");
     if !address.ip().is_loopback() && !auth {
@@ -30,6 +55,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
     }
     let trust = if auth { Trust::Token(token::load_or_create(&config.home)?) } else { Trust::Everyone };
     let limits = Arc::new(config.limits());
+    agent::raise_open_files();
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
     runtime.block_on(async {
@@ -40,18 +66,19 @@ pub fn run(config: &Config) -> Result<(), Failure> {
         let stop = CancellationToken::new();
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
-        let services = Arc::new(crate::cli::services(config)?);
-        let server = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
+        let base = base_url(config, address);
+        let services = Arc::new(crate::cli::services(config, &base)?);
+        // Opened now: what the last server left running is told truthfully before anybody asks.
+        let engine = services.agents.engine().await?.clone();
+        let server = handler(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };
         let router = router(app, guard(config, address, trust));
-        output::data(&clients::greeting(
-            &base_url(config, address),
-            auth.then(|| token::file(&config.home)).as_deref(),
-        ));
+        output::data(&clients::greeting(&base, auth.then(|| token::file(&config.home)).as_deref()));
         tokio::spawn(stop_on_signal(stop.clone()));
         crewkit_server::http::serve(listener, router, peer_policy(config, auth), limits, stop).await;
+        engine.shutdown().await;
         Ok(())
     })
 }

@@ -61,9 +61,8 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        let mut operations = super::pack::operations();
-        operations.extend(super::fleet::operations());
-        Self::new(operations)
+        let toolsets = [super::pack::operations(), super::fleet::operations(), super::agents::operations()];
+        Self::new(toolsets.concat())
     }
 
     /// The operation called `name`.
