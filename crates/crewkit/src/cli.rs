@@ -207,9 +207,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
             mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
-        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
+        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
