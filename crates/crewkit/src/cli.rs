@@ -211,6 +211,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
     Ok(Services {
         pack: Some(Arc::new(pack::service(config.limits())?)),
-        agents: Arc::new(Agents::lazy(agent::options(config, public_base)?)),
+        agents: Arc::new(
+            Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config)),
+        ),
     })
 }
