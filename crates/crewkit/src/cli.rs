@@ -221,6 +221,8 @@ pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure>
     Ok(Services {
         pack: Some(Arc::new(pack::service(config.limits())?)),
         fleet: fleet::service(config)?,
-        agents: Arc::new(Agents::lazy(agent::options(config, public_base)?)),
+        agents: Arc::new(
+            Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config)),
+        ),
     })
 }

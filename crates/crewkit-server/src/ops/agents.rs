@@ -80,7 +80,7 @@ pub fn operations() -> Vec<Operation> {
             START_INPUT,
             START_OUTPUT,
             Hints::ADD.remote(),
-            |call| Box::pin(start(call)),
+            |call| Box::pin(here_or_there("agent_start", call, start)),
         ),
         row(
             "agent_status",
@@ -89,7 +89,7 @@ pub fn operations() -> Vec<Operation> {
             STATUS_INPUT,
             STATUS_OUTPUT,
             Hints::READ,
-            |call| Box::pin(status(call)),
+            |call| Box::pin(here_or_there("agent_status", call, status)),
         ),
         row(
             "agent_complete",
@@ -98,7 +98,7 @@ pub fn operations() -> Vec<Operation> {
             COMPLETE_INPUT,
             END_OUTPUT,
             Hints::CHANGE,
-            |call| Box::pin(complete(call)),
+            |call| Box::pin(here_or_there("agent_complete", call, complete)),
         ),
         row(
             "agent_stop",
@@ -107,7 +107,7 @@ pub fn operations() -> Vec<Operation> {
             STOP_INPUT,
             END_OUTPUT,
             Hints::DESTROY,
-            |call| Box::pin(stop(call)),
+            |call| Box::pin(here_or_there("agent_stop", call, stop)),
         ),
         row(
             "agent_wait",
@@ -116,7 +116,7 @@ pub fn operations() -> Vec<Operation> {
             WAIT_INPUT,
             WAIT_OUTPUT,
             Hints::READ,
-            |call| Box::pin(wait(call)),
+            |call| Box::pin(here_or_there("agent_wait", call, wait)),
         ),
         row(
             "agent_output",
@@ -125,7 +125,7 @@ pub fn operations() -> Vec<Operation> {
             OUTPUT_INPUT,
             OUTPUT_OUTPUT,
             Hints::READ,
-            |call| Box::pin(output(call)),
+            |call| Box::pin(here_or_there("agent_output", call, output)),
         ),
     ]
 }
@@ -166,6 +166,25 @@ impl From<Error> for Failure {
 
 async fn engine(call: &Call) -> Result<&Engine, Failure> {
     Ok(call.services.agents.engine().await?)
+}
+
+/// Runs an operation here, or in the process that has the store when this one cannot have it.
+async fn here_or_there<F: Future<Output = HandlerResult>>(
+    name: &'static str,
+    call: Call,
+    here: impl FnOnce(Call) -> F,
+) -> HandlerResult {
+    let forward = call.services.agents.forward().cloned();
+    let locked = call.services.agents.engine().await.err().filter(|error| error.code() == Code::StoreLocked);
+    let (Some(error), Some(forward)) = (locked, forward) else { return here(call).await };
+    match forward(name, call.arguments).await {
+        Ok(answer) if answer.failed() => Err(Failure { status: answer.status, body: answer.body }),
+        Ok(answer) => Ok(answer.body),
+        Err(message) => Err(Failure {
+            status: http_status(Code::StoreLocked),
+            body: body(Code::StoreLocked, &format!("{error}, and {message}")),
+        }),
+    }
 }
 
 /// What a new run is to be, from the arguments of a call.
