@@ -30,7 +30,8 @@ fn outcome(kind: &str, files: &[(&str, &str)]) -> String {
 #[test]
 fn content_must_fit_the_type() {
     let good = "---\nname: a\ndescription: b\n---\nbody\n";
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    type Files<'a> = &'a [(&'a str, &'a str)];
+    let cases: &[(&str, Files<'_>, &str)] = &[
         ("instructions", &[("AGENTS.md", "")], "ok"),
         ("instructions", &[("AGENTS.md", ""), ("more.txt", "")], "ok"),
         (
