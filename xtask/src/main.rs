@@ -3,8 +3,10 @@
 
 mod bench;
 mod ci;
+mod conformance;
 mod crash_sweep;
 mod docs;
+mod process;
 mod shell;
 mod tidy;
 
@@ -18,6 +20,8 @@ usage: cargo xtask <chore>
   ci              everything that has to pass before a change lands
   crash-sweep [--full] [create|update|delete|adopt|rollback]…
                   kill a deploy, and fail its system calls, at every call that changes something
+  conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
+  bench mcp       MCP calls, start and memory, beside bare programs
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
 
@@ -28,6 +32,8 @@ fn main() -> ExitCode {
         ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["ci"] => ci::run(),
         ["crash-sweep", rest @ ..] => crash_sweep::run(rest),
+        ["conformance"] => conformance::run(),
+        ["bench", "mcp"] => bench::mcp::run(),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {

@@ -8,7 +8,7 @@ use crewkit_core::Code;
 use serde_json::{Map, Value, json};
 
 use super::look::Computed;
-use super::{Consent, Pack, selected};
+use super::{Consent, Pack, noticing, selected};
 use crate::env::timestamp;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
@@ -56,7 +56,7 @@ impl Pack {
     pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer> {
         let mut roots = Vec::new();
         let apply = deploy.apply.filter(|_| !select.dry_run);
-        let answer = self.noticing(|warnings| match apply {
+        let answer = noticing(|warnings| match apply {
             None => {
                 self.notice_pending(warnings);
                 let session = self.session(select)?;
@@ -73,7 +73,7 @@ impl Pack {
     /// What a deploy would do, with a token for exactly that plan.
     pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer> {
         let mut roots = Vec::new();
-        let answer = self.noticing(|warnings| {
+        let answer = noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
@@ -114,9 +114,9 @@ impl Pack {
         let first = Computed::new(&session, &mut noticed)?;
         consent.require("deploy --apply")?;
         self.check_age(deploy)?;
+        check_token(deploy, &session, &first)?;
         let pending = self.state().pending().ok().flatten().is_some();
         if !pending && is_done(&first) {
-            check_token(deploy, &session, &first)?;
             warnings.append(&mut noticed);
             return answer(&session, &first, json!({"applied": false, "reason": "no_changes"}));
         }

@@ -3,7 +3,10 @@
 
 mod arguments;
 mod attacks;
+mod conformance_messages;
+mod conformance_resume;
 mod http;
+mod pack_contract;
 mod product;
 mod stdio;
 mod support;
