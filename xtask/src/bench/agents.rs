@@ -31,7 +31,10 @@ pub(crate) fn run() -> Result<()> {
         turns(&release, &mut table).await?;
         payload(&release, &mut table).await?;
         table.print();
-        if table.missed { bail!("a bound was missed") } else { Ok(()) }
+        if table.missed {
+            bail!("a bound was missed");
+        }
+        Ok(())
     })
 }
 
