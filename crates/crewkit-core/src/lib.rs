@@ -3,6 +3,7 @@
 //! Nothing here does I/O, waits, or reads a clock: what changes over time is passed in. That is what keeps this
 //! crate from becoming the place where everything lands.
 
+pub mod agent;
 pub mod codes;
 pub mod limits;
 pub mod run;
@@ -10,6 +11,7 @@ pub mod secret;
 pub mod timestamp;
 pub mod toolset;
 
+pub use agent::{AgentName, AgentStatus, Availability};
 pub use codes::Code;
 pub use limits::Limits;
 pub use secret::Secret;

@@ -80,6 +80,80 @@ limits! {
     /// Calls in flight on one connection or session.
     mcp_calls_in_flight = 256;
 
+    // Packs: reading.
+    /// Largest agentpack.yaml, frontmatter or overlay metadata file.
+    pack_yaml_bytes = 16 * MIB;
+    /// Largest agentpack.lock.json, target manifest or snapshot.
+    pack_lockfile_bytes = 512 * MIB;
+    /// Largest instructions, command or patched file; others are streamed and have no limit.
+    pack_text_bytes = 16 * MIB;
+    /// Deepest directory nesting inside a module or below a target root.
+    pack_tree_depth = 64;
+    /// Most files in one module.
+    pack_module_files = 100_000;
+    /// Most entries of the hash cache; beyond it only what the last command used is kept.
+    pack_hash_cache_entries = 1_000_000;
+
+    // Packs: diffs, git, approval.
+    /// Largest file that is compared line by line.
+    pack_diff_input_bytes = 4 * MIB;
+    /// Largest unified diff of one file in an answer.
+    pack_diff_bytes = 100 * KIB;
+    /// Largest total of unified diffs in one answer.
+    pack_diff_total_bytes = 16 * MIB;
+    /// Time the comparison of one file may take before a coarser result is used.
+    pack_diff_milliseconds = 200;
+    /// Time one git command may take.
+    pack_git_seconds = 300;
+    /// Git commands run at once.
+    pack_git_parallel = 4;
+    /// Time a changing command waits for another one to finish.
+    pack_lock_wait_seconds = 30;
+    /// Snapshots `snapshots prune` keeps when it is not told how many.
+    pack_snapshots_kept = 20;
+    /// Time an approved plan can be applied.
+    pack_confirm_seconds = 600;
+
+    // Fleet.
+    /// Time one request to Coder may take.
+    fleet_coder_request_ms = 4_000;
+    /// Time one read from Coder may take with all its attempts.
+    fleet_coder_deadline_ms = 8_500;
+    /// Time Coder or a workspace gets to accept a message for an agent.
+    fleet_coder_send_ms = 20_000;
+    /// Time requests to Coder are refused at once after it stopped answering, until one is tried again.
+    fleet_coder_pause_ms = 10_000;
+    /// Largest single answer of Coder, and largest workspace within a list.
+    fleet_coder_answer_bytes = 8 * MIB;
+    /// Workspaces asked for in one request of a list.
+    fleet_coder_page = 100;
+    /// Longest spec or task description.
+    fleet_text_bytes = 256 * KIB;
+    /// Time the metadata of one agent may take.
+    fleet_metadata_agent_ms = 3_000;
+    /// Time the metadata of a whole list may take; agents that are later have none.
+    fleet_metadata_list_ms = 5_000;
+    /// Agents whose metadata is collected at once.
+    fleet_metadata_parallel = 1_024;
+    /// Time one metadata command in a workspace may take.
+    fleet_metadata_field_ms = 5_000;
+    /// Largest metadata answer of one workspace.
+    fleet_metadata_bytes = 256 * KIB;
+    /// Largest value of one metadata field; longer ones are cut.
+    fleet_metadata_value_bytes = 8 * KIB;
+    /// Largest log entry in an answer; longer ones are cut.
+    fleet_log_entry_bytes = 16 * KIB;
+    /// Time a stopped task gets to come to rest before the answer says that it has not.
+    fleet_stop_confirm_ms = 3_000;
+    /// Time a deletion waits for another operation on the workspace to end.
+    fleet_delete_wait_ms = 8_000;
+    /// Time a restart waits for the workspace to stop.
+    fleet_restart_wait_seconds = 120;
+    /// Longest time `wait_for_agent` waits.
+    fleet_wait_seconds = 300;
+    /// Started and stopped tasks that are remembered.
+    fleet_journal_entries = 4_096;
+
     // Agents.
     /// Longest contract.
     agent_contract_bytes = MIB;
@@ -169,39 +243,6 @@ limits! {
     driver_line_bytes = 4 * MIB;
     /// Time a process gets between being asked to end and being killed.
     driver_stop_grace_seconds = 5;
-    // Packs: reading.
-    /// Largest agentpack.yaml, frontmatter or overlay metadata file.
-    pack_yaml_bytes = 16 * MIB;
-    /// Largest agentpack.lock.json, target manifest or snapshot.
-    pack_lockfile_bytes = 512 * MIB;
-    /// Largest instructions, command or patched file; others are streamed and have no limit.
-    pack_text_bytes = 16 * MIB;
-    /// Deepest directory nesting inside a module or below a target root.
-    pack_tree_depth = 64;
-    /// Most files in one module.
-    pack_module_files = 100_000;
-    /// Most entries of the hash cache; beyond it only what the last command used is kept.
-    pack_hash_cache_entries = 1_000_000;
-
-    // Packs: diffs, git, approval.
-    /// Largest file that is compared line by line.
-    pack_diff_input_bytes = 4 * MIB;
-    /// Largest unified diff of one file in an answer.
-    pack_diff_bytes = 100 * KIB;
-    /// Largest total of unified diffs in one answer.
-    pack_diff_total_bytes = 16 * MIB;
-    /// Time the comparison of one file may take before a coarser result is used.
-    pack_diff_milliseconds = 200;
-    /// Time one git command may take.
-    pack_git_seconds = 300;
-    /// Git commands run at once.
-    pack_git_parallel = 4;
-    /// Time a changing command waits for another one to finish.
-    pack_lock_wait_seconds = 30;
-    /// Snapshots `snapshots prune` keeps when it is not told how many.
-    pack_snapshots_kept = 20;
-    /// Time an approved plan can be applied.
-    pack_confirm_seconds = 600;
 }
 
 #[cfg(test)]

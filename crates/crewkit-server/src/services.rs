@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crewkit_agent::{Engine, Error, Options};
+use crewkit_fleet::AnyFleet;
 use crewkit_pack::commands::Pack;
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
@@ -15,6 +16,8 @@ use crate::ops::{Answer, JsonObject};
 pub struct Services {
     /// Deployment of agent assets.
     pub pack: Option<Arc<Pack>>,
+    /// Named agents in workspaces; none when no place for workspaces is configured.
+    pub fleet: Option<AnyFleet>,
     /// Agents with a text contract.
     pub agents: Arc<Agents>,
 }

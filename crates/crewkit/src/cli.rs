@@ -12,8 +12,10 @@ use crewkit_server::services::Agents;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::fleet::args::FleetArgs;
+use crate::fleet::metadata::MetadataCommand;
 use crate::pack::args::PackArgs;
-use crate::{agent, config_show, home, logging, mcp, output, pack, serve};
+use crate::{agent, config_show, fleet, home, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -58,6 +60,11 @@ enum Command {
     /// Deploy agent assets: the same commands as `agentpack`.
     #[command(disable_help_subcommand = true)]
     Pack(PackArgs),
+    /// Run agents in workspaces of their own.
+    Fleet(FleetArgs),
+    /// Say what a workspace is about.
+    #[command(subcommand)]
+    Metadata(MetadataCommand),
     /// Run contracts: start agents, follow them, fetch what they made.
     #[command(subcommand)]
     Agent(agent::AgentCommand),
@@ -156,7 +163,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.
-        Err(error) if arguments.iter().any(|argument| argument == "pack") => {
+        Err(error) if arguments.get(1).is_some_and(|first| first == "pack") => {
             return pack::usage_error(&error, &arguments).into();
         }
         Err(error) => error.exit(),
@@ -200,6 +207,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
             mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
+        Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
+        Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
         Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
@@ -211,6 +220,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
     Ok(Services {
         pack: Some(Arc::new(pack::service(config.limits())?)),
+        fleet: fleet::service(config)?,
         agents: Arc::new(
             Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config)),
         ),

@@ -5,6 +5,7 @@
 pub mod agents;
 pub mod arguments;
 pub mod catalog;
+pub mod fleet;
 pub mod pack;
 pub mod run;
 pub mod selection;
