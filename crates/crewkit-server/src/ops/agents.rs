@@ -26,19 +26,20 @@ const START_INPUT: &str = r#"{"type":"object","additionalProperties":false,"requ
 "max_seconds":{"type":"integer","minimum":1,"description":"Cap on wall time."},
 "key":{"type":"string","minLength":1,"maxLength":200,"description":"Repeating a call with the same key starts nothing new."}}}"#;
 
-const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]}}}"#;
 
 const STATUS_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_ids"],"properties":{
 "agent_ids":{"type":"array","items":{"type":"string"},"description":"Ids from agent_start."}}}"#;
 
-const STATUS_OUTPUT: &str = r#"{"type":"object","properties":{"result":{"type":"array","items":{"type":"object"}},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const STATUS_OUTPUT: &str =
+    r#"{"type":"object","properties":{"result":{"type":"array","items":{"type":"object"}}}}"#;
 
 const COMPLETE_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id","summary"],"properties":{
 "agent_id":{"type":"string"},
 "summary":{"type":"string","description":"What was done and what came out of it."},
 "payload":{"type":["string","null"],"description":"The work product, if it is text."}}}"#;
 
-const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"completed_at":{"type":"string"},"stopped_at":{"type":["string","null"]},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"completed_at":{"type":"string"},"stopped_at":{"type":["string","null"]}}}"#;
 
 const STOP_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id"],"properties":{
 "agent_id":{"type":"string"}}}"#;
@@ -48,7 +49,7 @@ const WAIT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"requi
 "until":{"type":"string","enum":["all","any"],"default":"all","description":"Wait for all of them, or for the first."},
 "timeout_seconds":{"type":"integer","minimum":0,"maximum":300,"default":60,"description":"Answer after this time in any case."}}}"#;
 
-const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}}}}"#;
 
 const OUTPUT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id"],"properties":{
 "agent_id":{"type":"string"},
@@ -56,7 +57,7 @@ const OUTPUT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"req
 "limit":{"type":"integer","minimum":1,"maximum":500,"default":50,"description":"Entries at most."},
 "max_chars":{"type":"integer","minimum":1,"default":2000,"description":"Longer texts are cut."}}}"#;
 
-const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"type":["integer","null"]},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"type":["integer","null"]}}}"#;
 
 /// The rows of the table.
 pub fn operations() -> Vec<Operation> {
