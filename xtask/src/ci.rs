@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::shell::{self, cargo};
-use crate::tidy;
+use crate::{conformance, crash_sweep, tidy};
 
 /// Cheap checks first, so that a slip is told early.
 pub(crate) fn run() -> Result<()> {
@@ -18,5 +18,7 @@ pub(crate) fn run() -> Result<()> {
         "warnings",
     ]))?;
     tidy::run(tidy::Mode::Check)?;
-    shell::run(cargo().args(["test", "--workspace", "--locked"]))
+    shell::run(cargo().args(["test", "--workspace", "--locked"]))?;
+    conformance::run()?;
+    crash_sweep::run(&[])
 }
