@@ -96,6 +96,20 @@ codes! {
             "The request took longer than its limit.",
             "Try again, or raise the limit the message names.";
     }
+    "Fleet" {
+        FleetBadRequest = "bad_request",
+            "A fleet tool was given something it cannot act on: an argument, a name that is taken, an agent in the wrong status.",
+            "Read `message` and `details.field` or `details.reason`; they say what to change.";
+        FleetNotFound = "not_found",
+            "The agent or project does not exist, or belongs to someone else.",
+            "List what there is with `list_agents` or `list_agent_projects`.";
+        FleetConflict = "conflict",
+            "The agent is busy, or its workspace is in the middle of another operation.",
+            "Wait with `wait_for_agent`, or stop the running task first.";
+        FleetUnavailable = "service_unavailable",
+            "The place where the workspaces live did not answer, refused the token, or answered nonsense.",
+            "Read `details`; check `CODER_URL` and `CODER_SESSION_TOKEN`, then try again.";
+    }
 }
 
 impl fmt::Display for Code {

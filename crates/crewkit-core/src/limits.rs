@@ -79,6 +79,46 @@ limits! {
     mcp_batch_messages = 64;
     /// Calls in flight on one connection or session.
     mcp_calls_in_flight = 256;
+
+    // Fleet.
+    /// Time one request to Coder may take.
+    fleet_coder_request_ms = 4_000;
+    /// Time one read from Coder may take with all its attempts.
+    fleet_coder_deadline_ms = 8_500;
+    /// Time Coder or a workspace gets to accept a message for an agent.
+    fleet_coder_send_ms = 20_000;
+    /// Time requests to Coder are refused at once after it stopped answering, until one is tried again.
+    fleet_coder_pause_ms = 10_000;
+    /// Largest single answer of Coder, and largest workspace within a list.
+    fleet_coder_answer_bytes = 8 * MIB;
+    /// Workspaces asked for in one request of a list.
+    fleet_coder_page = 100;
+    /// Longest spec or task description.
+    fleet_text_bytes = 256 * KIB;
+    /// Time the metadata of one agent may take.
+    fleet_metadata_agent_ms = 3_000;
+    /// Time the metadata of a whole list may take; agents that are later have none.
+    fleet_metadata_list_ms = 5_000;
+    /// Agents whose metadata is collected at once.
+    fleet_metadata_parallel = 1_024;
+    /// Time one metadata command in a workspace may take.
+    fleet_metadata_field_ms = 5_000;
+    /// Largest metadata answer of one workspace.
+    fleet_metadata_bytes = 256 * KIB;
+    /// Largest value of one metadata field; longer ones are cut.
+    fleet_metadata_value_bytes = 8 * KIB;
+    /// Largest log entry in an answer; longer ones are cut.
+    fleet_log_entry_bytes = 16 * KIB;
+    /// Time a stopped task gets to come to rest before the answer says that it has not.
+    fleet_stop_confirm_ms = 3_000;
+    /// Time a deletion waits for another operation on the workspace to end.
+    fleet_delete_wait_ms = 8_000;
+    /// Time a restart waits for the workspace to stop.
+    fleet_restart_wait_seconds = 120;
+    /// Longest time `wait_for_agent` waits.
+    fleet_wait_seconds = 300;
+    /// Started and stopped tasks that are remembered.
+    fleet_journal_entries = 4_096;
 }
 
 #[cfg(test)]

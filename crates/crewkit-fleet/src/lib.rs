@@ -1,1 +1,17 @@
-//! To be filled.
+//! Named agents with a role, working in workspaces of a project: one service over several backends.
+//!
+//! The service validates, filters, pages and words the answers; a [`backend::Backend`] reports facts and carries out
+//! orders. Nothing here prints, reads the environment, or ends the process: settings and the clock are passed in.
+
+pub mod backend;
+pub mod error;
+pub mod filter;
+pub mod history;
+pub mod metadata;
+pub mod model;
+pub mod service;
+mod sys;
+pub mod time;
+
+pub use error::{ErrorKind, FleetError};
+pub use service::{Fleet, FleetOptions, MetadataStyle};

@@ -1,0 +1,321 @@
+//! Where the metadata of a Coder workspace comes from; the first source that has any wins.
+//!
+//! 1. an app `fleet-mcp` in the workspace that serves `/metadata`;
+//! 2. Coder's own agent metadata, as far as its keys are meant for the fleet;
+//! 3. the Taskfile in the workspace, read and run through the web terminal;
+//! 4. branch and commit from git, and the pull request the agent reported.
+
+use reqwest::Method;
+use tokio::time::Instant;
+
+use super::pty::{self, BEGIN, END, from_base64, quoted};
+use super::sse::Events;
+use super::wire::{AgentMetadatum, NullableList, WorkspaceAgent};
+use super::{CoderHandle, Inner, agentapi};
+use crate::metadata::prefixed::{Outcome, outcomes};
+use crate::metadata::runner::{field, git_metadata};
+use crate::metadata::taskfile::{FILE_NAMES, MetaTask, meta_tasks};
+use crate::metadata::{Field, Metadata, NO_DESCRIPTION, is_field_name, typed_value};
+
+/// Slug of the app that serves metadata.
+const APP_SLUG: &str = "fleet-mcp";
+
+/// Prefixes of agent metadata keys that are meant for the fleet; the field is named by what follows.
+const LIST_PREFIX: &str = "fleet_list_";
+const PREFIXES: [&str; 3] = [LIST_PREFIX, "fleet_mcp_", "fleet_"];
+
+/// Collects the metadata of one workspace.
+pub(super) async fn collect(
+    inner: &Inner,
+    handle: &CoderHandle,
+    pull_request: Option<&str>,
+    until: Instant,
+) -> Metadata {
+    if let Some(metadata) = from_app(inner, handle, until).await {
+        return metadata;
+    }
+    let Some(agent) = handle.workspace.top_agents().next() else {
+        return reported(pull_request);
+    };
+    if let Some(metadata) = from_agent_metadata(inner, agent, until).await {
+        return metadata;
+    }
+    let mut metadata = match from_terminal(inner, agent, until).await {
+        Some(Found::Taskfile(metadata)) => return metadata,
+        Some(Found::Git(metadata)) => metadata,
+        None => Metadata::default(),
+    };
+    metadata.fields.extend(reported(pull_request).fields);
+    metadata
+}
+
+fn reported(pull_request: Option<&str>) -> Metadata {
+    let field = pull_request.map(|url| Field {
+        name: "pull_request_url".to_owned(),
+        value: url.into(),
+        error: None,
+        description: "The pull request the agent reported".to_owned(),
+        include_in_list: true,
+    });
+    Metadata { fields: field.into_iter().collect() }
+}
+
+async fn from_app(inner: &Inner, handle: &CoderHandle, until: Instant) -> Option<Metadata> {
+    let (agent, app) = handle.workspace.apps().find(|(_, app)| app.slug == APP_SLUG)?;
+    let places = agentapi::addresses(&inner.client, &inner.app_host, &handle.workspace, agent, app).await;
+    let answer = agentapi::ask(&inner.client, &places, Method::GET, "metadata", None, until).await.ok()?;
+    let most = usize::try_from(inner.client.limits().fleet_metadata_bytes).unwrap_or(usize::MAX);
+    (answer.status.is_success() && answer.body.len() <= most)
+        .then(|| Metadata::from_endpoint(&answer.body))
+        .flatten()
+}
+
+async fn from_agent_metadata(inner: &Inner, agent: &WorkspaceAgent, until: Instant) -> Option<Metadata> {
+    let path = format!("/api/v2/workspaceagents/{}/watch-metadata", agent.id);
+    let most = usize::try_from(inner.client.limits().fleet_metadata_bytes).unwrap_or(usize::MAX);
+    let mut events = Events::new(inner.client.events(&path, until).await.ok()?, most);
+    let data = loop {
+        let event = events.next(until).await?;
+        match event.name.as_str() {
+            "data" => break event.data,
+            "error" => return None,
+            _ => {}
+        }
+    };
+    let values: NullableList<AgentMetadatum> = serde_json::from_str(&data).ok()?;
+    let metadata = agent_metadata(values.into_vec(), &inner.settings.metadata_keys);
+    (!metadata.is_empty()).then_some(metadata)
+}
+
+/// The values meant for the fleet: by prefix, or because the configuration names them (and wants them in lists).
+fn agent_metadata(values: Vec<AgentMetadatum>, configured: &[String]) -> Metadata {
+    let mut fields = Vec::new();
+    for AgentMetadatum { result, description } in values {
+        let key = description.key;
+        let is_configured = configured.contains(&key);
+        let name = match PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) {
+            Some(name) if !name.is_empty() => name,
+            _ if is_configured => key.as_str(),
+            _ => continue,
+        };
+        if result.error.is_empty()
+            && let Some(whole) = Metadata::from_endpoint(result.value.as_bytes()).filter(|m| !m.is_empty())
+        {
+            // One block may carry all fields at once, in the form of the endpoint.
+            fields.extend(whole.fields);
+            continue;
+        }
+        fields.push(Field {
+            name: name.to_owned(),
+            value: if result.error.is_empty() { typed_value(&result.value) } else { serde_json::Value::Null },
+            error: (!result.error.is_empty()).then_some(result.error),
+            description: Some(description.display_name)
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| NO_DESCRIPTION.to_owned()),
+            include_in_list: is_configured || key.starts_with(LIST_PREFIX),
+        });
+    }
+    Metadata { fields }
+}
+
+enum Found {
+    Taskfile(Metadata),
+    Git(Metadata),
+}
+
+/// What a first look through the terminal finds.
+#[derive(Debug, Default, PartialEq)]
+struct Sight {
+    taskfile: Option<String>,
+    has_task: bool,
+    branch: Option<String>,
+    sha: Option<String>,
+    dirty: Option<bool>,
+}
+
+async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) -> Option<Found> {
+    let seen = sight(&pty::run(&inner.client, agent.id, &look_script(), until).await.ok()?);
+    let git = || Found::Git(git_metadata(seen.branch.as_deref(), seen.sha.as_deref(), seen.dirty));
+    let Some(tasks) = seen.taskfile.as_deref().and_then(|text| meta_tasks(text).ok()) else {
+        return Some(git());
+    };
+    let tasks: Vec<MetaTask> = tasks.into_iter().filter(|task| is_field_name(&task.name)).collect();
+    if tasks.is_empty() {
+        return Some(git());
+    }
+    let seconds = inner.client.limits().fleet_metadata_field_ms.div_ceil(1000);
+    let script = if seen.has_task { task_script(&tasks, seconds) } else { plain_script(&tasks, seconds) };
+    let lines = pty::run(&inner.client, agent.id, &script, until).await.ok()?;
+    let mut results = results(&lines, &tasks);
+    let fields = tasks.into_iter().map(|task| {
+        let outcome = match (results.remove(&task.name), &task.plain) {
+            (Some(outcome), _) => outcome,
+            (None, Err(reason)) if !seen.has_task => {
+                Outcome::Error(format!("{reason}, which needs `task`; it is not installed in the workspace"))
+            }
+            (None, _) => Outcome::Unclear,
+        };
+        field(task, outcome)
+    });
+    Some(Found::Taskfile(Metadata { fields: fields.collect() }))
+}
+
+/// Prints the Taskfile, whether `task` is there, and what git says.
+fn look_script() -> String {
+    let names = FILE_NAMES.join(" ");
+    format!(
+        r#"echo {BEGIN}
+for f in {names}; do if [ -f "$f" ]; then printf 'taskfile '; head -c 1000000 "$f" | base64 | tr -d '\n'; echo; break; fi; done
+command -v task >/dev/null 2>&1 && echo task
+export GIT_OPTIONAL_LOCKS=0
+if git rev-parse --git-dir >/dev/null 2>&1; then
+printf 'branch '; git branch --show-current 2>/dev/null | base64 | tr -d '\n'; echo
+printf 'sha '; git rev-parse HEAD 2>/dev/null || echo
+if [ -n "$(git status --porcelain 2>/dev/null | head -n 1)" ]; then echo 'dirty yes'; else echo 'dirty no'; fi
+fi
+echo {END}
+"#
+    )
+}
+
+fn sight(lines: &[String]) -> Sight {
+    let mut seen = Sight::default();
+    let text = |encoded: &str| from_base64(encoded).and_then(|bytes| String::from_utf8(bytes).ok());
+    for line in lines {
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        match key {
+            "taskfile" => seen.taskfile = text(value),
+            "task" => seen.has_task = true,
+            "branch" => seen.branch = text(value).map(|branch| branch.trim().to_owned()),
+            "sha" => seen.sha = Some(value.trim().to_owned()).filter(|sha| !sha.is_empty()),
+            "dirty" => seen.dirty = Some(value == "yes"),
+            _ => {}
+        }
+    }
+    seen
+}
+
+/// What every script that runs fields begins with: a place for their output and a bound on their time.
+fn prologue(seconds: u64) -> String {
+    format!(
+        "echo {BEGIN}\nd=$(mktemp -d) || exit 1\nexport NO_COLOR=1\nT=\ncommand -v timeout >/dev/null 2>&1 && T='timeout {seconds}'\n\
+         show() {{ printf '%s %s ' \"$1\" \"$(cat \"$d/$2.c\")\"; base64 <\"$d/$2.o\" | tr -d '\\n'; printf .; base64 <\"$d/$2.e\" | tr -d '\\n'; echo; }}\n"
+    )
+}
+
+/// One `task` process for all fields that can share it, and one for each that cannot.
+fn task_script(tasks: &[MetaTask], seconds: u64) -> String {
+    let mut script = prologue(seconds);
+    let shared: Vec<&str> =
+        tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
+    let mut shown = String::new();
+    if !shared.is_empty() {
+        script.push_str(&format!(
+            "( $T task --silent --output prefixed --parallel {} >$d/all.o 2>$d/all.e; echo $? >$d/all.c ) &\n",
+            shared.join(" ")
+        ));
+        shown.push_str("show all all\n");
+    }
+    for (index, task) in tasks.iter().enumerate().filter(|(_, task)| task.own_prefix) {
+        let name = &task.name;
+        script.push_str(&format!(
+            "( $T task --silent {name} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &\n"
+        ));
+        shown.push_str(&format!("show field:{name} {index}\n"));
+    }
+    script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
+}
+
+/// One shell for each field whose commands are plain.
+fn plain_script(tasks: &[MetaTask], seconds: u64) -> String {
+    let mut script = prologue(seconds);
+    let mut shown = String::new();
+    for (index, task) in tasks.iter().enumerate() {
+        let Ok(commands) = &task.plain else { continue };
+        let commands = quoted(&commands.join("\n"));
+        script.push_str(&format!(
+            "( $T sh -ec {commands} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &\n"
+        ));
+        shown.push_str(&format!("show field:{} {index}\n", task.name));
+    }
+    script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
+}
+
+/// What the fields came to, by name.
+fn results(lines: &[String], tasks: &[MetaTask]) -> std::collections::HashMap<String, Outcome> {
+    let mut found = std::collections::HashMap::new();
+    let text =
+        |encoded: &str| String::from_utf8_lossy(&from_base64(encoded).unwrap_or_default()).into_owned();
+    for line in lines {
+        let mut words = line.split(' ');
+        let (Some(key), Some(code), Some(output)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let Some((stdout, stderr)) = output.split_once('.') else { continue };
+        let (stdout, stderr) = (text(stdout), text(stderr));
+        let succeeded = code == "0";
+        if key == "all" {
+            let shared: Vec<&str> =
+                tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
+            let outcomes = outcomes(&shared, &stdout, &stderr, succeeded);
+            found.extend(shared.into_iter().map(str::to_owned).zip(outcomes));
+        } else if let Some(name) = key.strip_prefix("field:") {
+            let outcome = match (succeeded, stderr.trim()) {
+                (true, _) => Outcome::Value(typed_value(&stdout)),
+                // What `timeout` ends with.
+                (false, "") if code == "124" => Outcome::Error("took too long and was ended".to_owned()),
+                (false, "") => Outcome::Error(format!("exit status {code}")),
+                (false, said) => Outcome::Error(said.to_owned()),
+            };
+            found.insert(name.to_owned(), outcome);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn agent_metadata_is_chosen_by_prefix_or_configuration() {
+        let values = json!([
+            {"result": {"value": "7", "error": ""}, "description": {"key": "fleet_list_pr", "display_name": "PR"}},
+            {"result": {"value": "x", "error": ""}, "description": {"key": "fleet_mcp_pull_request_status"}},
+            {"result": {"value": "", "error": "boom"}, "description": {"key": "fleet_ci"}},
+            {"result": {"value": "99%", "error": ""}, "description": {"key": "cpu"}},
+            {"result": {"value": "1%", "error": ""}, "description": {"key": "mem"}},
+            {"result": {"value": "{\"data\":{\"a\":{\"value\":1,\"schema\":{\"include_in_list\":true}}}}", "error": ""},
+             "description": {"key": "fleet_all"}},
+        ]);
+        let values: Vec<AgentMetadatum> = serde_json::from_value(values).unwrap();
+        let metadata = agent_metadata(values, &["mem".to_owned()]);
+        assert_eq!(
+            serde_json::Value::Object(metadata.in_full()),
+            json!({
+                "pr": {"value": 7, "error": null, "schema": {"description": "PR", "include_in_list": true}},
+                "pull_request_status": {"value": "x", "error": null, "schema": {"description": NO_DESCRIPTION, "include_in_list": false}},
+                "ci": {"value": null, "error": "boom", "schema": {"description": NO_DESCRIPTION, "include_in_list": false}},
+                "mem": {"value": "1%", "error": null, "schema": {"description": NO_DESCRIPTION, "include_in_list": true}},
+                "a": {"value": 1, "error": null, "schema": {"description": NO_DESCRIPTION, "include_in_list": true}},
+            })
+        );
+    }
+
+    #[test]
+    fn a_look_is_read_line_by_line() {
+        let lines = ["taskfile dGFza3M6IHt9Cg==", "task", "branch bWFpbgo=", "sha abc", "dirty yes", "noise"];
+        let lines: Vec<String> = lines.map(str::to_owned).into();
+        assert_eq!(
+            sight(&lines),
+            Sight {
+                taskfile: Some("tasks: {}\n".to_owned()),
+                has_task: true,
+                branch: Some("main".to_owned()),
+                sha: Some("abc".to_owned()),
+                dirty: Some(true),
+            }
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! Workspaces on Coder, through its REST API.
+//!
+//! Coder stores nothing for us: name, role, project and spec of an agent are read from the workspace, its preset, its
+//! template and its first prompt. What this server itself did (tasks it started or stopped) is remembered in memory
+//! only and may be lost without harm.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crewkit_core::{AgentName, Limits, Secret};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{AgentRecord, Backend, BackendInfo, Interrupted, Made, Moved, NewAgent, Rows};
+use crate::error::FleetError;
+use crate::history::Report;
+use crate::metadata::Metadata;
+use crate::model::{HistoryScope, LogEntry, Project, Role, Task};
+use crate::time::Clock;
+
+mod agentapi;
+mod builds;
+mod capability;
+mod circuit;
+mod client;
+mod create;
+mod error;
+mod journal;
+mod metadata;
+mod project;
+mod pty;
+mod record;
+mod spec;
+mod sse;
+mod status;
+mod stream;
+mod tasks;
+mod wire;
+
+use client::Client;
+pub use client::SettingsError;
+
+/// How Coder is reached and which of its workspaces are meant.
+#[derive(Debug, Clone)]
+pub struct CoderSettings {
+    /// Address of Coder.
+    pub url: String,
+    /// Session token; what it may do is what the fleet may do.
+    pub token: Secret,
+    /// Whose workspaces: `me`, or a user name.
+    pub owner: String,
+    /// Organization to prefer when a project name exists in several.
+    pub organization: Option<String>,
+    /// Projects to restrict the fleet to; all when empty.
+    pub projects: Vec<String>,
+    /// Keys of Coder's agent metadata that are fleet metadata without the prefix that marks them.
+    pub metadata_keys: Vec<String>,
+    /// Limits on time and size.
+    pub limits: Limits,
+}
+
+impl CoderSettings {
+    /// Settings with nothing but what is needed.
+    pub fn new(url: impl Into<String>, token: Secret) -> Self {
+        Self {
+            url: url.into(),
+            token,
+            owner: "me".to_owned(),
+            organization: None,
+            projects: Vec::new(),
+            metadata_keys: Vec::new(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The fleet on Coder.
+#[derive(Clone)]
+pub struct CoderBackend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    settings: CoderSettings,
+    clock: Clock,
+    me: OnceCell<wire::User>,
+    app_host: OnceCell<String>,
+    /// Presets and parameters never change within a version of a template.
+    presets: Cache<Arc<Vec<wire::Preset>>>,
+    parameters: Cache<Arc<Vec<wire::RichParameter>>>,
+    /// The spec of an agent never changes.
+    specs: Cache<String>,
+    task_templates: Mutex<Option<(Instant, Arc<Vec<Uuid>>)>>,
+    tasks_routes: capability::TasksRoutes,
+    journal: journal::Journal,
+}
+
+/// What the backend needs to act on an agent.
+#[derive(Debug, Clone)]
+pub struct CoderHandle {
+    workspace: Arc<wire::Workspace>,
+    /// Empty for agents of a list.
+    reports: Arc<Vec<Report>>,
+}
+
+/// A bounded memory for what does not change.
+struct Cache<V> {
+    entries: Mutex<HashMap<Uuid, V>>,
+}
+
+/// Entries after which a [`Cache`] starts again.
+const CACHE_ENTRIES: usize = 4096;
+
+impl<V: Clone> Cache<V> {
+    fn new() -> Self {
+        Self { entries: Mutex::default() }
+    }
+
+    fn get(&self, key: Uuid) -> Option<V> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+    }
+
+    fn put(&self, key: Uuid, value: V) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= CACHE_ENTRIES {
+            entries.clear();
+        }
+        entries.insert(key, value);
+    }
+}
+
+impl CoderBackend {
+    /// Prepares the backend; nothing is asked of Coder yet.
+    pub fn new(settings: CoderSettings, clock: Clock) -> Result<Self, SettingsError> {
+        let client = Client::new(&settings.url, &settings.token, settings.limits.clone(), clock.clone())?;
+        let journal = journal::Journal::new(settings.limits.fleet_journal_entries);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                client,
+                settings,
+                clock,
+                me: OnceCell::new(),
+                app_host: OnceCell::new(),
+                presets: Cache::new(),
+                parameters: Cache::new(),
+                specs: Cache::new(),
+                task_templates: Mutex::new(None),
+                tasks_routes: capability::TasksRoutes::default(),
+                journal,
+            }),
+        })
+    }
+}
+
+impl Backend for CoderBackend {
+    type Handle = CoderHandle;
+
+    const HISTORY: HistoryScope = HistoryScope::CurrentBuild;
+
+    async fn info(&self) -> BackendInfo {
+        self.inner.info().await
+    }
+
+    async fn agents(&self) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
+        self.inner.agents().await
+    }
+
+    async fn agent(&self, name: &AgentName) -> Result<AgentRecord<CoderHandle>, FleetError> {
+        self.inner.agent(name).await
+    }
+
+    async fn live(&self, agent: &AgentRecord<CoderHandle>) -> AgentRecord<CoderHandle> {
+        self.inner.live(agent).await
+    }
+
+    async fn complete(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+    ) -> Result<AgentRecord<CoderHandle>, FleetError> {
+        Ok(self.inner.complete(agent).await)
+    }
+
+    async fn is_taken(&self, name: &AgentName) -> Result<bool, FleetError> {
+        self.inner.workspace(name).await.map(|found| found.is_some())
+    }
+
+    async fn create(&self, new: NewAgent<'_>) -> Result<Made<CoderHandle>, FleetError> {
+        create::create(&self.inner, new).await
+    }
+
+    async fn delete(&self, agent: &AgentRecord<CoderHandle>) -> Result<Moved, FleetError> {
+        self.inner.delete(agent).await
+    }
+
+    async fn restart(&self, agent: &AgentRecord<CoderHandle>) -> Result<Moved, FleetError> {
+        self.inner.restart(agent).await
+    }
+
+    async fn start_task(&self, agent: &AgentRecord<CoderHandle>, text: &str) -> Result<Task, FleetError> {
+        self.inner.start_task(agent, text).await
+    }
+
+    async fn stop_task(&self, agent: &AgentRecord<CoderHandle>) -> Result<Interrupted, FleetError> {
+        self.inner.stop_task(agent).await
+    }
+
+    async fn tasks(&self, agent: &AgentRecord<CoderHandle>, rows: Rows) -> Result<Vec<Task>, FleetError> {
+        Ok(self.inner.history(agent, rows).await)
+    }
+
+    async fn log(&self, agent: &AgentRecord<CoderHandle>) -> Result<Vec<LogEntry>, FleetError> {
+        self.inner.log(agent).await
+    }
+
+    async fn projects(&self) -> Result<Vec<Project>, FleetError> {
+        self.inner.projects().await
+    }
+
+    async fn roles(&self, project: &Project) -> Result<Vec<Role>, FleetError> {
+        self.inner.roles(project).await
+    }
+
+    async fn metadata(&self, agent: &AgentRecord<CoderHandle>) -> Metadata {
+        let until =
+            Instant::now() + Duration::from_millis(self.inner.settings.limits.fleet_metadata_agent_ms);
+        metadata::collect(&self.inner, &agent.handle, agent.pull_request_url.as_deref(), until).await
+    }
+
+    async fn changed(&self, agent: &AgentRecord<CoderHandle>, within: Duration) {
+        self.inner.changed(&agent.handle, within).await;
+    }
+}

@@ -1,0 +1,343 @@
+//! Finds workspaces and describes the agents in them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crewkit_core::{AgentName, AgentStatus};
+use futures_util::future::{join_all, try_join_all};
+use serde_json::{Map, json};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::agentapi::{self, Activity};
+use super::capability::TasksRoute;
+use super::error::CoderError;
+use super::sse::Events;
+use super::status::{self, Membership};
+use super::wire::{Template, User, Workspace};
+use super::{CoderHandle, Inner};
+use crate::backend::{AgentRecord, BackendInfo};
+use crate::error::FleetError;
+use crate::filter::UNKNOWN_ROLE;
+use crate::history;
+
+/// Time the agent itself gets to say whether it works.
+pub(super) const LIVE_CHECK: Duration = Duration::from_secs(2);
+/// Time after a start in which a resting agent may simply not have read its spec yet.
+const SETTLING_SECONDS: i64 = 120;
+/// How long the list of templates with AI tasks is believed.
+const TASK_TEMPLATES_FRESH: Duration = Duration::from_secs(60);
+/// Most pages of one list.
+const MOST_PAGES: usize = 500;
+
+impl Inner {
+    /// The user whose workspaces are meant.
+    pub(super) async fn me(&self) -> Result<&User, CoderError> {
+        let path = format!("/api/v2/users/{}", self.settings.owner);
+        self.me.get_or_try_init(async || self.client.get(&path, &[]).await).await
+    }
+
+    /// Every agent of the user, with role and status.
+    pub(super) async fn agents(&self) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
+        let (me, workspaces) = tokio::try_join!(self.me(), self.workspaces())?;
+        let mut mine = Vec::new();
+        let mut undecided = Vec::new();
+        let mut seen = BTreeSet::new();
+        for record in workspaces {
+            let workspace = &record.handle.workspace;
+            // The query asks for own workspaces only; a Coder that answers with others must not be believed.
+            let is_mine = workspace.owner_id == me.id && seen.insert(workspace.id);
+            match status::membership(workspace) {
+                _ if !is_mine => {}
+                Membership::Agent => mine.push(record),
+                Membership::AskTemplate { template, version } => undecided.push((record, template, version)),
+                Membership::Other => {}
+            }
+        }
+        let answers = try_join_all(
+            undecided.iter().map(|(_, template, version)| self.makes_agents(*template, *version)),
+        )
+        .await?;
+        mine.extend(
+            undecided.into_iter().zip(answers).filter(|(_, yes)| *yes).map(|((record, ..), _)| record),
+        );
+        mine.retain(|record| self.is_allowed(record));
+        self.add_roles(&mut mine).await;
+        mine.sort_by(|a, b| a.name.to_lowercase().cmp(&b.name.to_lowercase()));
+        Ok(mine)
+    }
+
+    /// All pages of the user's workspaces: the first one says how many there are, the others come together.
+    async fn workspaces(&self) -> Result<Vec<AgentRecord<CoderHandle>>, CoderError> {
+        let size = usize::try_from(self.settings.limits.fleet_coder_page).unwrap_or(100).max(1);
+        let owner = format!("owner:{}", self.settings.owner);
+        let page = |number: usize| {
+            let (limit, offset) = (size.to_string(), (number * size).to_string());
+            let owner = &owner;
+            async move {
+                let query = [("q", owner.as_str()), ("limit", &limit), ("offset", &offset)];
+                self.client.workspaces(&query, |workspace| self.summary(workspace)).await
+            }
+        };
+        let (mut all, count) = page(0).await?;
+        let pages = count.div_ceil(size).min(MOST_PAGES);
+        let rest = try_join_all((1..pages).map(page)).await?;
+        // Items move between pages while they are read; `agents` drops what came twice.
+        all.extend(rest.into_iter().flat_map(|(workspaces, _)| workspaces));
+        Ok(all)
+    }
+
+    /// One workspace of the user, agent or not.
+    pub(super) async fn workspace(&self, name: &AgentName) -> Result<Option<Workspace>, FleetError> {
+        let path = format!("/api/v2/users/{}/workspace/{name}", self.settings.owner);
+        let (me, found) = tokio::join!(self.me(), self.client.get::<Workspace>(&path, &[]));
+        let workspace = match found {
+            Ok(workspace) => workspace,
+            Err(error) if matches!(error.status(), Some(404 | 410)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if !name.is(&workspace.name) || workspace.owner_id != me?.id {
+            return Err(CoderError::Malformed {
+                reason: "it describes another workspace than the one asked for".to_owned(),
+                request_id: None,
+            }
+            .into());
+        }
+        Ok(Some(workspace))
+    }
+
+    /// One agent of the user.
+    pub(super) async fn agent(&self, name: &AgentName) -> Result<AgentRecord<CoderHandle>, FleetError> {
+        let missing = || FleetError::no_such_agent(name.as_str());
+        let workspace = self.workspace(name).await?.ok_or_else(missing)?;
+        let is_agent = match status::membership(&workspace) {
+            Membership::Agent => true,
+            Membership::Other => false,
+            Membership::AskTemplate { template, version } => self.makes_agents(template, version).await?,
+        };
+        let record = self.record(workspace);
+        if is_agent && self.is_allowed(&record) { Ok(record) } else { Err(missing()) }
+    }
+
+    /// Whether workspaces of this template are agents, when they do not show it themselves yet.
+    async fn makes_agents(&self, template: Uuid, version: Uuid) -> Result<bool, FleetError> {
+        if self.prompt_parameter(version).await?.is_some() {
+            return Ok(true);
+        }
+        Ok(self.task_templates().await.contains(&template))
+    }
+
+    async fn task_templates(&self) -> Arc<Vec<Uuid>> {
+        let remembered = self.task_templates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, templates)) = remembered
+            && at.elapsed() < TASK_TEMPLATES_FRESH
+        {
+            return templates;
+        }
+        let found = self.client.get::<Vec<Template>>("/api/v2/templates", &[("q", "has-ai-task:true")]).await;
+        // A Coder too old for the question has no such templates.
+        let templates =
+            Arc::new(found.unwrap_or_default().into_iter().map(|template| template.id).collect::<Vec<_>>());
+        *self.task_templates.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), Arc::clone(&templates)));
+        templates
+    }
+
+    fn is_allowed(&self, record: &AgentRecord<CoderHandle>) -> bool {
+        let allowed = &self.settings.projects;
+        allowed.is_empty()
+            || allowed
+                .iter()
+                .any(|word| record.project_aliases.iter().any(|name| name.eq_ignore_ascii_case(word)))
+    }
+
+    /// An agent of a list: everything but its reports, of which there can be hundreds.
+    fn summary(&self, workspace: Workspace) -> AgentRecord<CoderHandle> {
+        let mut record = self.record(workspace);
+        record.handle.reports = Arc::default();
+        record
+    }
+
+    /// Describes the agent in a workspace; its role is not known yet.
+    pub(super) fn record(&self, mut workspace: Workspace) -> AgentRecord<CoderHandle> {
+        let reports = status::reports(&workspace);
+        let verdict = status::judge(&workspace, &reports);
+        let project = if workspace.template_display_name.is_empty() {
+            workspace.template_name.clone()
+        } else {
+            workspace.template_display_name.clone()
+        };
+        let last = history::newest_message(&reports);
+        let fresh = last.filter(|report| report.at > workspace.latest_build.created_at);
+        let is_busy = verdict.status == AgentStatus::Busy;
+        let spec = self.specs.get(workspace.id);
+        let current_task = fresh
+            .map(|report| report.message.clone())
+            .or_else(|| spec.as_deref().and_then(first_line))
+            .filter(|_| is_busy);
+        for resource in &mut workspace.latest_build.resources {
+            // They are in `reports` now; one stays as the sign that this app reports.
+            resource
+                .agents
+                .iter_mut()
+                .flat_map(|agent| &mut agent.apps)
+                .for_each(|app| app.statuses.truncate(1));
+        }
+        AgentRecord {
+            name: workspace.name.clone(),
+            workspace_id: workspace.id.to_string(),
+            status: verdict.status,
+            role: UNKNOWN_ROLE.to_owned(),
+            project_aliases: vec![
+                project.clone(),
+                workspace.template_name.clone(),
+                workspace.template_id.to_string(),
+                format!("{}/{}", workspace.organization_name, workspace.template_name),
+                format!("{}/{project}", workspace.organization_name),
+            ],
+            project,
+            spec,
+            current_task,
+            last_task: last.map(|report| report.message.clone()),
+            pull_request_url: history::pull_request_url(&reports).map(str::to_owned),
+            created_at: workspace.created_at,
+            updated_at: status::last_change(&workspace),
+            needs_attention: verdict.needs_attention,
+            health: verdict.health,
+            owner: workspace.owner_name.clone(),
+            organization: workspace.organization_name.clone(),
+            url: Some(
+                self.client.url(&format!("/@{}/{}", workspace.owner_name, workspace.name), &[]).to_string(),
+            ),
+            handle: CoderHandle { workspace: Arc::new(workspace), reports: Arc::new(reports) },
+        }
+    }
+
+    async fn add_roles(&self, records: &mut [AgentRecord<CoderHandle>]) {
+        let versions: BTreeSet<Uuid> = records
+            .iter()
+            .filter(|record| record.handle.workspace.latest_build.template_version_preset_id.is_some())
+            .map(|record| record.handle.workspace.latest_build.template_version_id)
+            .collect();
+        let presets = join_all(versions.iter().map(|version| self.presets(*version))).await;
+        let known: HashMap<Uuid, _> = versions
+            .into_iter()
+            .zip(presets)
+            .filter_map(|(version, presets)| Some((version, presets.ok()?)))
+            .collect();
+        for record in records {
+            let build = &record.handle.workspace.latest_build;
+            let preset = build
+                .template_version_preset_id
+                .and_then(|id| known.get(&build.template_version_id)?.iter().find(|preset| preset.id == id));
+            if let Some(preset) = preset {
+                record.role.clone_from(&preset.name);
+            }
+        }
+    }
+
+    /// Asks the agent itself whether it works; its reports may lag or stick.
+    pub(super) async fn live(&self, agent: &AgentRecord<CoderHandle>) -> AgentRecord<CoderHandle> {
+        let mut agent = agent.clone();
+        if !agent.status.availability().is_online() {
+            return agent;
+        }
+        let places = self.task_places(&agent.handle).await;
+        let Ok(activity) = agentapi::activity(&self.client, &places, LIVE_CHECK).await else { return agent };
+        let build = &agent.handle.workspace.latest_build;
+        let age = self.clock.now().timestamp().as_second() - build.created_at.timestamp().as_second();
+        let has_reported = agent.handle.reports.iter().any(|report| report.at > build.created_at);
+        // AgentAPI is at rest before it has read the initial prompt: then rest proves nothing yet.
+        let rest_proves_nothing = !has_reported && age < SETTLING_SECONDS;
+        match activity {
+            Activity::Running => agent.status = AgentStatus::Busy.into(),
+            Activity::Stable if rest_proves_nothing => {}
+            Activity::Stable => agent.status = AgentStatus::Idle.into(),
+        }
+        if agent.status == AgentStatus::Busy {
+            agent.current_task = agent
+                .current_task
+                .or_else(|| agent.last_task.clone())
+                .or_else(|| agent.spec.as_deref().and_then(first_line));
+        } else {
+            agent.current_task = None;
+        }
+        agent
+    }
+
+    /// Live status, role and spec, found out together.
+    pub(super) async fn complete(&self, agent: &AgentRecord<CoderHandle>) -> AgentRecord<CoderHandle> {
+        let mut with_role = [agent.clone()];
+        let (mut live, (), spec) =
+            tokio::join!(self.live(agent), self.add_roles(&mut with_role), self.spec(&agent.handle));
+        let [with_role] = with_role;
+        live.role = with_role.role;
+        if live.status == AgentStatus::Busy && live.current_task.is_none() {
+            live.current_task = first_line(&spec);
+        }
+        live.spec = Some(spec);
+        live
+    }
+
+    /// Where the agent's own app can be reached.
+    pub(super) async fn task_places(&self, handle: &CoderHandle) -> Vec<reqwest::Url> {
+        match status::task_app(&handle.workspace) {
+            Some((agent, app)) => {
+                agentapi::addresses(&self.client, &self.app_host, &handle.workspace, agent, app).await
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns when Coder says that the workspace changed, or when the time is over.
+    pub(super) async fn changed(&self, handle: &CoderHandle, within: Duration) {
+        let until = Instant::now() + within;
+        let path = format!("/api/v2/workspaces/{}/watch", handle.workspace.id);
+        let most = usize::try_from(self.settings.limits.fleet_coder_answer_bytes).unwrap_or(usize::MAX);
+        if let Ok(response) = self.client.events(&path, until).await {
+            let mut events = Events::new(response, most);
+            while let Some(event) = events.next(until).await {
+                if event.name == "data" {
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep_until(until).await;
+    }
+
+    /// What this Coder is and can do.
+    pub(super) async fn info(&self) -> BackendInfo {
+        let me = self.me().await.map(|me| me.username.clone());
+        let (tasks, chats) = tokio::join!(self.tasks_route(), self.has_chats());
+        let tasks = match tasks {
+            Some(TasksRoute::Stable) => "v2",
+            Some(TasksRoute::Experimental) => "experimental",
+            None => "none",
+        };
+        let mut facts = Map::new();
+        facts.insert("url".to_owned(), self.client.base().as_str().into());
+        facts.insert("version".to_owned(), json!(self.client.version().map(|version| version.to_string())));
+        facts.insert("tasks".to_owned(), tasks.into());
+        facts.insert("chats".to_owned(), chats.into());
+        match &me {
+            Ok(name) => facts.insert("user".to_owned(), name.as_str().into()),
+            Err(error) => facts.insert("error".to_owned(), error.to_string().into()),
+        };
+        BackendInfo { backend: "coder", reachable: me.is_ok(), facts }
+    }
+
+    async fn has_chats(&self) -> bool {
+        let answer = self.client.get::<serde::de::IgnoredAny>("/api/experimental/chats", &[]).await;
+        match answer {
+            Ok(_) => true,
+            // It is there, even when this token may not use it or no organization was named.
+            Err(error) => matches!(error.status(), Some(400 | 403)),
+        }
+    }
+}
+
+/// The first line of a text that has one.
+pub(super) fn first_line(text: &str) -> Option<String> {
+    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}

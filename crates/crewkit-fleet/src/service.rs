@@ -1,0 +1,679 @@
+//! The fleet tools: checks what is asked, lets the backend do it, and words the answer.
+
+use std::time::Duration;
+
+use crewkit_core::agent::LONGEST_NEW_NAME;
+use crewkit_core::{AgentName, AgentStatus, Availability, Limits};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use crate::backend::{AgentRecord, Backend, BackendInfo, NewAgent, Rows};
+use crate::error::FleetError;
+use crate::filter::{Choice, StatusFilter, choose_project, choose_role};
+use crate::history::Page;
+use crate::metadata::{Metadata, clean_text};
+use crate::model::{
+    Agent, AgentList, AgentLog, AgentSummary, ByName, CreateAgent, Created, Deleted, DeletedAgent,
+    HistoryDetails, ListAgents, ListRoles, LogQuery, Project, ProjectList, Restarted, RoleList, Shown,
+    StartTask, Started, StopDetails, Stopped, TaskHistory, TaskHistoryQuery, WaitForAgent, Waited,
+};
+
+/// Items per page unless asked otherwise, and at most.
+const TASKS_PER_PAGE: usize = 20;
+const LOGS_PER_PAGE: usize = 1;
+const LARGEST_PAGE: usize = 100;
+/// Seconds `wait_for_agent` waits unless asked otherwise.
+const USUAL_WAIT: u64 = 60;
+/// Longest time between two looks at an agent that is waited for.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// What `metadata` of `show_agent` holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MetadataStyle {
+    /// The fields of the workspace, each with value, error and schema.
+    #[default]
+    Taskfile,
+    /// The same, with the `fleet_mcp_*` texts among them.
+    Merged,
+    /// The `fleet_mcp_*` texts alone.
+    Legacy,
+}
+
+impl std::str::FromStr for MetadataStyle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "taskfile" => Ok(Self::Taskfile),
+            "merged" => Ok(Self::Merged),
+            "legacy" => Ok(Self::Legacy),
+            other => Err(format!("`{other}` is no metadata style; use taskfile, merged or legacy")),
+        }
+    }
+}
+
+/// How the service behaves.
+#[derive(Debug, Clone)]
+pub struct FleetOptions {
+    /// Longest name of a new agent.
+    pub max_name_length: usize,
+    /// What `metadata` of `show_agent` holds.
+    pub metadata_style: MetadataStyle,
+    /// Limits on time and size.
+    pub limits: Limits,
+}
+
+impl Default for FleetOptions {
+    fn default() -> Self {
+        Self {
+            max_name_length: LONGEST_NEW_NAME,
+            metadata_style: MetadataStyle::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The fleet tools over one backend.
+#[derive(Debug, Clone)]
+pub struct Fleet<B> {
+    backend: B,
+    options: FleetOptions,
+}
+
+type Record<B> = AgentRecord<<B as Backend>::Handle>;
+
+impl<B: Backend> Fleet<B> {
+    /// The tools over `backend`.
+    pub fn new(backend: B, options: FleetOptions) -> Self {
+        Self { backend, options }
+    }
+
+    /// The backend itself.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// What the backend is and whether it answers.
+    pub async fn info(&self) -> BackendInfo {
+        self.backend.info().await
+    }
+
+    /// Makes an agent that begins to work on its spec by itself.
+    pub async fn create_agent(&self, input: CreateAgent) -> Result<Created, FleetError> {
+        let result = self.create(&input).await;
+        during("create_agent", Some(&input.name), result)
+    }
+
+    /// Every agent, or those that pass the filters.
+    pub async fn list_agents(&self, input: ListAgents) -> Result<AgentList, FleetError> {
+        during("list_agents", None, self.list(&input).await)
+    }
+
+    /// Everything about one agent.
+    pub async fn show_agent(&self, input: ByName) -> Result<Shown, FleetError> {
+        during("show_agent", Some(&input.agent_name), self.show(&input).await)
+    }
+
+    /// What an agent has done, newest first.
+    pub async fn show_agent_task_history(&self, input: TaskHistoryQuery) -> Result<TaskHistory, FleetError> {
+        during("show_agent_task_history", Some(&input.agent_name), self.history(&input).await)
+    }
+
+    /// What an agent was told and said, newest first.
+    pub async fn show_agent_log(&self, input: LogQuery) -> Result<AgentLog, FleetError> {
+        during("show_agent_log", Some(&input.agent_name), self.log(&input).await)
+    }
+
+    /// Deletes an agent in whatever status it is.
+    pub async fn delete_agent(&self, input: ByName) -> Result<Deleted, FleetError> {
+        during("delete_agent", Some(&input.agent_name), self.delete(&input).await)
+    }
+
+    /// Gives an idle agent a task.
+    pub async fn start_agent_task(&self, input: StartTask) -> Result<Started, FleetError> {
+        during("start_agent_task", Some(&input.agent_name), self.start(&input).await)
+    }
+
+    /// Interrupts a busy agent.
+    pub async fn stop_agent_task(&self, input: ByName) -> Result<Stopped, FleetError> {
+        during("stop_agent_task", Some(&input.agent_name), self.stop(&input).await)
+    }
+
+    /// Stops and starts the workspace of an agent.
+    pub async fn restart_agent(&self, input: ByName) -> Result<Restarted, FleetError> {
+        during("restart_agent", Some(&input.agent_name), self.restart(&input).await)
+    }
+
+    /// Waits until an agent has a status.
+    pub async fn wait_for_agent(&self, input: WaitForAgent) -> Result<Waited, FleetError> {
+        during("wait_for_agent", Some(&input.agent_name), self.wait(&input).await)
+    }
+
+    /// The roles agents of a project can have.
+    pub async fn list_agent_roles(&self, input: ListRoles) -> Result<RoleList, FleetError> {
+        during("list_agent_roles", None, self.roles(&input).await)
+    }
+
+    /// The projects agents can work on.
+    pub async fn list_agent_projects(&self) -> Result<ProjectList, FleetError> {
+        let list = self
+            .backend
+            .projects()
+            .await
+            .map(|projects| ProjectList { total_count: projects.len(), projects });
+        during("list_agent_projects", None, list)
+    }
+
+    async fn create(&self, input: &CreateAgent) -> Result<Created, FleetError> {
+        let name = AgentName::new(&input.name, self.options.max_name_length)
+            .map_err(|error| FleetError::invalid("name", error.to_string()))?;
+        let spec = self.spec(input)?;
+        if input.project.trim().is_empty() {
+            return Err(FleetError::invalid(
+                "project",
+                "`project` is empty; list_agent_projects shows what there is",
+            ));
+        }
+        // Asked together: most requests fail on neither, and the answers do not depend on each other.
+        let (taken, projects) = tokio::join!(self.backend.is_taken(&name), self.backend.projects());
+        let projects = projects?;
+        let project = match choose_project(&projects, &input.project) {
+            Choice::One(project) => project,
+            other => return Err(no_project(other, &input.project, &projects, FleetError::bad_request)),
+        };
+        if taken? {
+            return Err(FleetError::already_exists(name.as_str()));
+        }
+        let roles = self.backend.roles(project).await?;
+        let role = choose_role(&roles, input.role.as_deref())?;
+        let made = self.backend.create(NewAgent { name: &name, project, role, spec: &spec }).await?;
+
+        let mut fleet_metadata = fleet_metadata(&made.agent, &Metadata::default());
+        fleet_metadata.insert("fleet_mcp_agent_spec".to_owned(), spec.clone().into());
+        fleet_metadata.insert("fleet_mcp_current_task".to_owned(), spec.clone().into());
+        let note = made.note.map(|note| format!("; {note}")).unwrap_or_default();
+        let message = format!("Agent '{}' created successfully{note}", made.agent.name);
+        let mut agent = agent(&made.agent, Map::new(), 0, fleet_metadata.clone());
+        agent.spec = spec;
+        agent.current_task = None;
+        agent.last_task = None;
+        agent.metadata = fleet_metadata;
+        Ok(Created { agent, message })
+    }
+
+    fn spec(&self, input: &CreateAgent) -> Result<String, FleetError> {
+        let spec = match (given(input.spec.as_deref()), given(input.task.as_deref())) {
+            (Some(spec), Some(task)) if spec != task => {
+                return Err(FleetError::invalid(
+                    "spec",
+                    "`spec` and `task` mean the same and differ; give one of them",
+                ));
+            }
+            (Some(spec), _) | (None, Some(spec)) => spec,
+            (None, None) => {
+                return Err(FleetError::invalid("spec", "`spec` is empty; say what the agent is to do"));
+            }
+        };
+        self.check_length("spec", spec)?;
+        Ok(spec.to_owned())
+    }
+
+    fn check_length(&self, field: &str, text: &str) -> Result<(), FleetError> {
+        let most = self.options.limits.fleet_text_bytes;
+        if u64::try_from(text.len()).unwrap_or(u64::MAX) > most {
+            return Err(FleetError::invalid(
+                field,
+                format!(
+                    "`{field}` has {} bytes; at most {most} are allowed (limits.fleet_text_bytes)",
+                    text.len()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn list(&self, input: &ListAgents) -> Result<AgentList, FleetError> {
+        let status = input
+            .status_filter
+            .as_deref()
+            .map(|word| StatusFilter::parse("status_filter", word))
+            .transpose()?;
+        let (limit, offset) = (not_negative("limit", input.limit)?, not_negative("offset", input.offset)?);
+        let passes = |agent: &Record<B>| {
+            let same = |a: &str, b: &str| a.trim().to_lowercase() == b.to_lowercase();
+            status.is_none_or(|filter| filter.accepts(&agent.status))
+                && input.role_filter.as_deref().is_none_or(|role| same(role, &agent.role))
+                && input
+                    .project_filter
+                    .as_deref()
+                    .is_none_or(|word| agent.project_aliases.iter().any(|name| same(word, name)))
+        };
+        let mut agents: Vec<Record<B>> = self.backend.agents().await?.into_iter().filter(passes).collect();
+        let total_count = agents.len();
+        agents = agents.into_iter().skip(offset.unwrap_or(0)).take(limit.unwrap_or(usize::MAX)).collect();
+        let metadata = if input.include_metadata.unwrap_or(true) {
+            self.metadata_of(&agents).await
+        } else {
+            agents.iter().map(|_| Metadata::default()).collect()
+        };
+        let agents = agents.iter().zip(metadata).map(|(agent, metadata)| summary(agent, &metadata)).collect();
+        Ok(AgentList { agents, total_count })
+    }
+
+    /// The metadata of many agents at once. What is late or broken is empty; it costs nobody else anything.
+    async fn metadata_of(&self, agents: &[Record<B>]) -> Vec<Metadata> {
+        let limits = &self.options.limits;
+        let until = Instant::now() + Duration::from_millis(limits.fleet_metadata_list_ms);
+        let at_once = usize::try_from(limits.fleet_metadata_parallel).unwrap_or(usize::MAX).max(1);
+        let places = Semaphore::new(at_once.min(Semaphore::MAX_PERMITS));
+        let mut found: Vec<Metadata> = agents.iter().map(|_| Metadata::default()).collect();
+        let mut waiting: FuturesUnordered<_> = agents
+            .iter()
+            .enumerate()
+            .filter(|(_, agent)| agent.status.availability().is_online())
+            .map(|(index, agent)| {
+                let places = &places;
+                async move {
+                    let _place = places.acquire().await;
+                    (index, self.metadata_before(agent, until).await)
+                }
+            })
+            .collect();
+        while let Ok(Some((index, metadata))) = timeout_at(until, waiting.next()).await {
+            if let Some(slot) = found.get_mut(index) {
+                *slot = metadata;
+            }
+        }
+        found
+    }
+
+    async fn metadata_before(&self, agent: &Record<B>, until: Instant) -> Metadata {
+        let own = Instant::now() + Duration::from_millis(self.options.limits.fleet_metadata_agent_ms);
+        match timeout_at(own.min(until), self.backend.metadata(agent)).await {
+            Ok(metadata) => metadata.cleaned(&self.options.limits),
+            Err(_) => {
+                tracing::debug!(agent = agent.name, "its metadata took too long");
+                Metadata::default()
+            }
+        }
+    }
+
+    async fn show(&self, input: &ByName) -> Result<Shown, FleetError> {
+        let seen = self.backend.agent(&lookup(&input.agent_name)?).await?;
+        let metadata = async {
+            if seen.status.availability().is_online() {
+                let until =
+                    Instant::now() + Duration::from_millis(self.options.limits.fleet_metadata_list_ms);
+                self.metadata_before(&seen, until).await
+            } else {
+                Metadata::default()
+            }
+        };
+        let (complete, metadata) = tokio::join!(self.backend.complete(&seen), metadata);
+        let complete = complete?;
+        let mut fleet = fleet_metadata(&complete, &metadata);
+        if let Some(spec) = &complete.spec {
+            fleet.insert("fleet_mcp_agent_spec".to_owned(), spec.as_str().into());
+        }
+        let shown = match self.options.metadata_style {
+            MetadataStyle::Taskfile => metadata.in_full(),
+            MetadataStyle::Merged => fleet.clone().into_iter().chain(metadata.in_full()).collect(),
+            MetadataStyle::Legacy => fleet.clone(),
+        };
+        Ok(Shown { agent: agent(&complete, shown, metadata.len(), fleet) })
+    }
+
+    async fn history(&self, input: &TaskHistoryQuery) -> Result<TaskHistory, FleetError> {
+        let (page, page_size) = paging(input.page, input.page_size, TASKS_PER_PAGE)?;
+        let raw = input.raw.unwrap_or(false);
+        let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
+        let tasks = self.backend.tasks(&agent, if raw { Rows::Raw } else { Rows::Tidy }).await?;
+        let page = Page::of(tasks, page, page_size);
+        Ok(TaskHistory {
+            total_count: page.total_count,
+            page: page.page,
+            page_size: page.page_size,
+            total_pages: page.total_pages,
+            agent_name: agent.name,
+            has_next_page: page.has_next(),
+            has_previous_page: page.has_previous(),
+            details: HistoryDetails { scope: B::HISTORY, raw },
+            tasks: page.items,
+        })
+    }
+
+    async fn log(&self, input: &LogQuery) -> Result<AgentLog, FleetError> {
+        let (page, page_size) = paging(input.page, input.page_size, LOGS_PER_PAGE)?;
+        let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
+        let mut entries = self.backend.log(&agent).await?;
+        entries.reverse();
+        let mut page = Page::of(entries, page, page_size);
+        let longest = usize::try_from(self.options.limits.fleet_log_entry_bytes).unwrap_or(usize::MAX);
+        for entry in &mut page.items {
+            let clean = clean_text(&entry.content, usize::MAX);
+            entry.truncated |= clean.len() > longest;
+            entry.content = clean_text(&clean, longest);
+        }
+        Ok(AgentLog {
+            agent_name: agent.name,
+            total_count: page.total_count,
+            page: page.page,
+            page_size: page.page_size,
+            total_pages: page.total_pages,
+            has_next_page: page.has_next(),
+            has_previous_page: page.has_previous(),
+            logs: page.items,
+        })
+    }
+
+    async fn delete(&self, input: &ByName) -> Result<Deleted, FleetError> {
+        let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
+        let moved = self.backend.delete(&agent).await?;
+        let note = moved.note.map(|note| format!("; {note}")).unwrap_or_default();
+        Ok(Deleted {
+            message: format!("Agent '{}' deleted successfully{note}", agent.name),
+            deleted_agent: DeletedAgent { name: agent.name.clone(), workspace_id: agent.workspace_id },
+            agent_name: agent.name,
+            status: moved.status,
+        })
+    }
+
+    async fn start(&self, input: &StartTask) -> Result<Started, FleetError> {
+        let text = input.task_description.trim();
+        let name = lookup(&input.agent_name)?;
+        if text.is_empty() {
+            return Err(FleetError::invalid(
+                "task_description",
+                "`task_description` is empty; say what the agent is to do",
+            ));
+        }
+        self.check_length("task_description", text)?;
+        let agent = self.live(&name, "wait until it is idle, then start the task").await?;
+        if agent.status.availability() == Availability::Busy {
+            return Err(FleetError::conflict(format!(
+                "Agent '{}' already has a running task; wait for it with wait_for_agent or stop it first",
+                agent.name
+            ))
+            .with("reason", "busy")
+            .or_with("current_task", agent.current_task));
+        }
+        let task = self.backend.start_task(&agent, text).await?;
+        Ok(Started {
+            task,
+            agent_status: AgentStatus::Busy.into(),
+            message: format!("Task started on agent '{}'", agent.name),
+            agent_name: agent.name,
+            task_description: text.to_owned(),
+        })
+    }
+
+    async fn stop(&self, input: &ByName) -> Result<Stopped, FleetError> {
+        let agent = self.live(&lookup(&input.agent_name)?, "there is no task to stop").await?;
+        if agent.status.availability() != Availability::Busy {
+            return Err(FleetError::bad_request(format!(
+                "Agent '{}' is {} and has no running task",
+                agent.name, agent.status
+            ))
+            .with("reason", "no_running_task"));
+        }
+        let stopped = self.backend.stop_task(&agent).await?;
+        let (agent_status, message) = if stopped.confirmed {
+            (AgentStatus::Idle, "Task stopped successfully".to_owned())
+        } else {
+            (
+                AgentStatus::Busy,
+                format!("Agent '{}' was interrupted but has not come to rest yet", agent.name),
+            )
+        };
+        Ok(Stopped {
+            task: stopped.task,
+            agent_status: agent_status.into(),
+            message,
+            agent_name: agent.name,
+            details: StopDetails { confirmed: stopped.confirmed },
+        })
+    }
+
+    /// An agent that can be talked to, with its status checked; `otherwise` says what to do when it cannot.
+    async fn live(&self, name: &AgentName, otherwise: &str) -> Result<Record<B>, FleetError> {
+        let agent = self.backend.agent(name).await?;
+        if !agent.status.availability().is_online() {
+            return Err(FleetError::bad_request(format!(
+                "Agent '{}' is offline (status {}); {otherwise}",
+                agent.name, agent.status
+            ))
+            .with("reason", "offline")
+            .with("agent_status", agent.status.as_str()));
+        }
+        Ok(self.backend.live(&agent).await)
+    }
+
+    async fn restart(&self, input: &ByName) -> Result<Restarted, FleetError> {
+        let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
+        let moved = self.backend.restart(&agent).await?;
+        let note = moved.note.map(|note| format!("; {note}")).unwrap_or_default();
+        Ok(Restarted {
+            message: format!("Agent '{}' is being restarted{note}", agent.name),
+            agent_name: agent.name,
+            status: moved.status,
+        })
+    }
+
+    async fn wait(&self, input: &WaitForAgent) -> Result<Waited, FleetError> {
+        let name = lookup(&input.agent_name)?;
+        let wanted =
+            StatusFilter::parse("status", input.status.as_deref().unwrap_or(AgentStatus::Idle.as_str()))?;
+        let longest = self.options.limits.fleet_wait_seconds;
+        let seconds = match input.timeout_seconds {
+            None => USUAL_WAIT.min(longest),
+            Some(given) => u64::try_from(given)
+                .ok()
+                .filter(|seconds| (1..=longest).contains(seconds))
+                .ok_or_else(|| {
+                    FleetError::invalid(
+                        "timeout_seconds",
+                        format!(
+                            "`timeout_seconds` is {given}; use 1 to {longest} (limits.fleet_wait_seconds)"
+                        ),
+                    )
+                })?,
+        };
+        let begun = Instant::now();
+        let until = begun + Duration::from_secs(seconds);
+        let mut last_seen: Option<Record<B>> = None;
+        loop {
+            let agent = match self.backend.agent(&name).await {
+                Ok(seen) => self.backend.live(&seen).await,
+                // An agent that is waited for until it is deleted ends by not being there.
+                Err(error) => match last_seen {
+                    Some(mut gone) if error.kind() == crate::ErrorKind::NotFound => {
+                        gone.status = AgentStatus::Deleted.into();
+                        gone
+                    }
+                    _ => return Err(error),
+                },
+            };
+            let reached = wanted.accepts(&agent.status);
+            let is_gone = agent.status == AgentStatus::Deleted;
+            let left = until.saturating_duration_since(Instant::now());
+            if reached || is_gone || left.is_zero() {
+                let message = if reached {
+                    format!("Agent '{}' is {}", agent.name, agent.status)
+                } else {
+                    format!("Agent '{}' is {}, not {wanted}, after {seconds} s", agent.name, agent.status)
+                };
+                return Ok(Waited {
+                    agent_name: agent.name,
+                    status: agent.status,
+                    reached,
+                    last_task: agent.last_task,
+                    needs_attention: agent.needs_attention,
+                    waited_seconds: begun.elapsed().as_secs(),
+                    message,
+                });
+            }
+            self.backend.changed(&agent, left.min(LOOK)).await;
+            last_seen = Some(agent);
+        }
+    }
+
+    async fn roles(&self, input: &ListRoles) -> Result<RoleList, FleetError> {
+        if input.project.trim().is_empty() {
+            return Err(FleetError::invalid(
+                "project",
+                "`project` is empty; list_agent_projects shows what there is",
+            ));
+        }
+        let projects = self.backend.projects().await?;
+        let project = match choose_project(&projects, &input.project) {
+            Choice::One(project) => project,
+            other => {
+                let not_found = |message| FleetError::new(crate::ErrorKind::NotFound, message);
+                return Err(no_project(other, &input.project, &projects, not_found));
+            }
+        };
+        let roles = self.backend.roles(project).await?;
+        Ok(RoleList { total_count: roles.len(), roles, project_name: project.name.clone() })
+    }
+}
+
+/// Says which operation failed, and on which agent.
+fn during<T>(
+    operation: &str,
+    agent_name: Option<&str>,
+    result: Result<T, FleetError>,
+) -> Result<T, FleetError> {
+    result.map_err(|error| error.with("operation", operation).or_with("agent_name", agent_name))
+}
+
+/// A text that says something.
+fn given(text: Option<&str>) -> Option<&str> {
+    text.map(str::trim).filter(|text| !text.is_empty())
+}
+
+fn lookup(name: &str) -> Result<AgentName, FleetError> {
+    AgentName::lookup(name.trim()).map_err(|error| FleetError::invalid("agent_name", error.to_string()))
+}
+
+fn no_project(
+    choice: Choice<'_>,
+    word: &str,
+    projects: &[Project],
+    missing: impl FnOnce(String) -> FleetError,
+) -> FleetError {
+    if let Choice::Several(candidates) = choice {
+        let message =
+            format!("project '{word}' exists in several organizations; use {}", candidates.join(" or "));
+        return FleetError::invalid("project", message).with("candidates", candidates);
+    }
+    let known: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();
+    let hint = if known.is_empty() {
+        "there are no projects".to_owned()
+    } else {
+        format!("there are {}", known.join(", "))
+    };
+    missing(format!("project '{word}' does not exist; {hint}")).with("field", "project")
+}
+
+/// A page number and size; a size that is too large is cut, one that makes no sense is refused.
+fn paging(page: Option<i64>, size: Option<i64>, usual: usize) -> Result<(usize, usize), FleetError> {
+    let positive = |field: &str, value: i64| {
+        usize::try_from(value)
+            .ok()
+            .filter(|number| *number >= 1)
+            .ok_or_else(|| FleetError::invalid(field, format!("`{field}` is {value}; it counts from 1")))
+    };
+    let page = page.map_or(Ok(1), |page| positive("page", page))?;
+    let size = size.map_or(Ok(usual), |size| positive("page_size", size))?;
+    Ok((page, size.min(LARGEST_PAGE)))
+}
+
+fn not_negative(field: &str, value: Option<i64>) -> Result<Option<usize>, FleetError> {
+    value
+        .map(|value| {
+            usize::try_from(value).map_err(|_| {
+                FleetError::invalid(field, format!("`{field}` is {value}; it cannot be negative"))
+            })
+        })
+        .transpose()
+}
+
+/// The `fleet_mcp_*` fields that can be told without the spec.
+fn fleet_metadata<H>(agent: &AgentRecord<H>, metadata: &Metadata) -> Map<String, Value> {
+    let field = |names: [&str; 2]| {
+        let found = metadata.fields.iter().find(|field| names.contains(&field.name.as_str()))?;
+        match &found.value {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    };
+    let url = field(["pull_request_url", "pr_url"]).or_else(|| agent.pull_request_url.clone());
+    let texts = [
+        ("fleet_mcp_agent_name", Some(agent.name.clone())),
+        ("fleet_mcp_role", Some(agent.role.clone())),
+        ("fleet_mcp_project", Some(agent.project.clone())),
+        ("fleet_mcp_current_task", agent.current_task.clone()),
+        ("fleet_mcp_pull_request_url", url),
+        ("fleet_mcp_pull_request_status", field(["pull_request_status", "pull_request_state"])),
+        (
+            "fleet_mcp_pull_request_check_status",
+            field(["pull_request_check_status", "pull_request_ci_status"]),
+        ),
+    ];
+    texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))).collect()
+}
+
+fn agent<H>(
+    record: &AgentRecord<H>,
+    metadata: Map<String, Value>,
+    metadata_count: usize,
+    fleet_metadata: Map<String, Value>,
+) -> Agent {
+    let availability = record.status.availability();
+    Agent {
+        name: record.name.clone(),
+        workspace_id: record.workspace_id.clone(),
+        status: record.status.clone(),
+        role: record.role.clone(),
+        project: record.project.clone(),
+        spec: record.spec.clone().unwrap_or_default(),
+        current_task: record.current_task.clone(),
+        last_task: record.last_task.clone(),
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        metadata_count,
+        metadata,
+        fleet_metadata,
+        online: availability.is_online(),
+        availability,
+        needs_attention: record.needs_attention,
+        health: record.health.clone(),
+        owner: record.owner.clone(),
+        organization: record.organization.clone(),
+        url: record.url.clone(),
+    }
+}
+
+fn summary<H>(record: &AgentRecord<H>, metadata: &Metadata) -> AgentSummary {
+    let availability = record.status.availability();
+    AgentSummary {
+        name: record.name.clone(),
+        status: record.status.clone(),
+        role: record.role.clone(),
+        project: record.project.clone(),
+        current_task: record.current_task.clone(),
+        last_task: record.last_task.clone(),
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        metadata_count: metadata.len(),
+        metadata: metadata.for_list(),
+        fleet_metadata: fleet_metadata(record, metadata),
+        online: availability.is_online(),
+        availability,
+        needs_attention: record.needs_attention,
+    }
+}
