@@ -1,1 +1,24 @@
-//! To be filled.
+//! Agents with a text contract.
+//!
+//! A *run* is a contract and a driver. The built-in driver asks a model, runs the tools it wants and checks whether
+//! the contract is fulfilled; the process driver supervises a coding agent's command line. Every change of a run is
+//! on disk before anybody is told about it.
+//!
+//! This crate never prints, never reads the environment and never exits: paths, keys, the clock and the environment of
+//! child processes are passed in through [`Options`].
+
+pub mod contract;
+pub mod driver;
+pub mod engine;
+pub mod event;
+mod lines;
+pub mod model;
+mod store;
+mod sync;
+mod sys;
+pub mod tools;
+
+pub use engine::{Engine, Error, Options};
+pub use event::{Event, EventBody, ToolCall, Usage};
+pub use store::{Clock, PayloadInfo, RunRecord, RunSpec, StoreError};
+pub use sys::confine;

@@ -6,11 +6,14 @@
 pub mod agent;
 pub mod codes;
 pub mod limits;
+pub mod run;
 pub mod secret;
+pub mod timestamp;
 pub mod toolset;
 
 pub use agent::{AgentName, AgentStatus, Availability};
 pub use codes::Code;
 pub use limits::Limits;
 pub use secret::Secret;
+pub use timestamp::Timestamp;
 pub use toolset::Toolset;

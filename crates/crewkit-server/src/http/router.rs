@@ -41,6 +41,7 @@ pub struct App<H> {
 pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Router {
     let limits = Arc::clone(&app.limits);
     Router::new()
+        .route("/", get(signpost))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/api/health", get(health))
         .route("/metrics", get(metrics))
@@ -80,6 +81,15 @@ async fn mcp_toolset<H: ServerHandler + Clone + Sync>(
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
     app.mcp.handle(Some(toolset), request).await
+}
+
+/// What a person finds who opens the address in a browser.
+async fn signpost() -> String {
+    format!(
+        "crewkit {}\n\n  /mcp                 MCP, all toolsets\n  /api/openapi.json    the operations over REST\n  \
+         /healthz             whether the server answers\n  /metrics             counters for Prometheus\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 async fn health() -> Response {

@@ -261,6 +261,7 @@ async fn rest_runs_the_same_operations() {
     assert!(metrics.body.contains("crewkit_operations_total{operation=\"echo\",outcome=\"ok\"}"));
     assert!(metrics.body.contains("crewkit_http_requests_total{door=\"rest\",status=\"200\"}"));
     assert_eq!(server.request("GET", "/healthz", &[], b"").await.body, "ok\n");
+    assert!(server.request("GET", "/", &[], b"").await.body.contains("/mcp"), "a browser finds a signpost");
     assert_eq!(server.request("GET", "/api/health", &[], b"").await.json()["status"], "ok");
 }
 

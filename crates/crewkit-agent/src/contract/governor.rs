@@ -1,0 +1,216 @@
+//! The caps that make every run end.
+
+use std::time::Duration;
+
+use crewkit_core::Limits;
+use crewkit_core::run::StopReason;
+
+use crate::event::{ToolCall, Usage};
+use crate::store::RunSpec;
+
+/// What one run may use up; 0 means no cap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caps {
+    /// Replies of the model.
+    pub turns: u64,
+    /// Tokens in both directions.
+    pub tokens: u64,
+    /// Wall time.
+    pub wall: Duration,
+    /// Identical calls in a row before a warning.
+    pub identical_warn: u64,
+    /// Identical calls in a row before the end.
+    pub identical_stop: u64,
+    /// Replies in a row without a call before the end.
+    pub plain_replies: u64,
+}
+
+impl Caps {
+    /// The configured caps, with what the run itself asks for.
+    pub fn of(limits: &Limits, spec: &RunSpec) -> Self {
+        Self {
+            turns: spec.max_turns.unwrap_or(limits.agent_turns),
+            tokens: spec.max_tokens.unwrap_or(limits.agent_tokens),
+            wall: Duration::from_secs(spec.max_seconds.unwrap_or(limits.agent_wall_seconds)),
+            identical_warn: limits.agent_identical_calls_warn,
+            identical_stop: limits.agent_identical_calls_stop,
+            plain_replies: limits.agent_plain_replies,
+        }
+    }
+}
+
+/// A run that has to end, with words for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Enough {
+    pub(super) reason: StopReason,
+    pub(super) message: String,
+}
+
+/// What follows from a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    GoOn,
+    Warn(String),
+    End(Enough),
+}
+
+/// Counts what a run uses up.
+#[derive(Debug)]
+pub(super) struct Governor {
+    caps: Caps,
+    turns: u64,
+    tokens: u64,
+    plain: u64,
+    last_call: Option<(String, String)>,
+    identical: u64,
+}
+
+impl Governor {
+    /// Begins with what earlier attempts used; turns count anew, tokens are money and do not.
+    pub(super) fn new(caps: Caps, used: Usage) -> Self {
+        Self { caps, turns: 0, tokens: used.total(), plain: 0, last_call: None, identical: 0 }
+    }
+
+    /// Whether one more request of about `estimate` tokens is allowed.
+    pub(super) fn before_request(&self, estimate: u64, elapsed: Duration) -> Result<(), Enough> {
+        let caps = &self.caps;
+        let over = |reason, message| Err(Enough { reason, message });
+        if caps.turns > 0 && self.turns >= caps.turns {
+            return over(StopReason::TurnLimit, format!("the cap of {} turns is reached", caps.turns));
+        }
+        if caps.tokens > 0 && self.tokens.saturating_add(estimate) > caps.tokens {
+            let message = format!(
+                "the cap of {} tokens would be passed: {} used, about {estimate} in the next request",
+                caps.tokens, self.tokens
+            );
+            return over(StopReason::TokenLimit, message);
+        }
+        if !caps.wall.is_zero() && elapsed >= caps.wall {
+            let message = format!("the cap of {} seconds is reached", caps.wall.as_secs());
+            return over(StopReason::TimeLimit, message);
+        }
+        Ok(())
+    }
+
+    /// Counts a reply; `spent` is what the server said, or an estimate.
+    pub(super) fn count_reply(&mut self, spent: u64) {
+        self.turns += 1;
+        self.tokens = self.tokens.saturating_add(spent);
+    }
+
+    /// A reply that used no tool and did not end the contract.
+    pub(super) fn plain_reply(&mut self) -> Verdict {
+        self.plain += 1;
+        if self.caps.plain_replies > 0 && self.plain >= self.caps.plain_replies {
+            let message = format!("{} replies in a row used no tool and did not finish", self.plain);
+            return Verdict::End(Enough { reason: StopReason::PlainReplies, message });
+        }
+        Verdict::GoOn
+    }
+
+    /// A reply with tool calls.
+    pub(super) fn calls(&mut self, calls: &[ToolCall]) -> Verdict {
+        self.plain = 0;
+        let mut warn = false;
+        for call in calls {
+            let same = self
+                .last_call
+                .as_ref()
+                .is_some_and(|(name, args)| *name == call.name && *args == call.arguments);
+            self.identical = if same { self.identical + 1 } else { 1 };
+            if !same {
+                self.last_call = Some((call.name.clone(), call.arguments.clone()));
+            }
+            if self.caps.identical_stop > 0 && self.identical >= self.caps.identical_stop {
+                let message = format!(
+                    "{} was called {} times in a row with the same arguments",
+                    call.name, self.identical
+                );
+                return Verdict::End(Enough { reason: StopReason::RepeatedCalls, message });
+            }
+            warn |= self.caps.identical_warn > 0 && self.identical == self.caps.identical_warn;
+        }
+        if warn {
+            return Verdict::Warn(format!(
+                "You have made the same call {} times in a row. Its result will not change: do something else, or call \
+                 agent_complete and say what is in the way.",
+                self.caps.identical_warn
+            ));
+        }
+        Verdict::GoOn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn governor(change: impl FnOnce(&mut Caps)) -> Governor {
+        let mut caps = Caps::of(&Limits::default(), &RunSpec::default());
+        change(&mut caps);
+        Governor::new(caps, Usage::default())
+    }
+
+    fn call(name: &str, arguments: &str) -> ToolCall {
+        ToolCall { id: "x".into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    #[test]
+    fn identical_calls_warn_once_then_end() {
+        let mut governor = governor(|_| {});
+        let same = [call("look", "{}")];
+        let verdicts: Vec<_> = (0..6)
+            .map(|_| match governor.calls(&same) {
+                Verdict::GoOn => "go",
+                Verdict::Warn(_) => "warn",
+                Verdict::End(enough) => enough.reason.as_str(),
+            })
+            .collect();
+        assert_eq!(verdicts, ["go", "go", "warn", "go", "go", "repeated_calls"]);
+    }
+
+    #[test]
+    fn another_call_in_between_starts_the_count_anew() {
+        let mut governor = governor(|_| {});
+        for _ in 0..20 {
+            assert_eq!(governor.calls(&[call("look", "{}"), call("look", r#"{"at":1}"#)]), Verdict::GoOn);
+        }
+    }
+
+    #[test]
+    fn plain_replies_end_unless_a_call_comes_between() {
+        let mut governor = governor(|caps| caps.plain_replies = 2);
+        assert_eq!(governor.plain_reply(), Verdict::GoOn);
+        governor.calls(&[call("look", "{}")]);
+        assert_eq!(governor.plain_reply(), Verdict::GoOn);
+        assert!(
+            matches!(governor.plain_reply(), Verdict::End(enough) if enough.reason == StopReason::PlainReplies)
+        );
+    }
+
+    #[test]
+    fn caps_on_turns_tokens_and_time_are_checked_before_the_request() {
+        let reason = |governor: &Governor, estimate, elapsed| {
+            governor.before_request(estimate, Duration::from_secs(elapsed)).map_err(|enough| enough.reason)
+        };
+        let mut tested = governor(|caps| {
+            caps.turns = 2;
+            caps.tokens = 100;
+            caps.wall = Duration::from_secs(10);
+        });
+        assert_eq!(reason(&tested, 100, 9), Ok(()));
+        assert_eq!(reason(&tested, 101, 0), Err(StopReason::TokenLimit));
+        assert_eq!(reason(&tested, 1, 10), Err(StopReason::TimeLimit));
+        tested.count_reply(60);
+        assert_eq!(reason(&tested, 41, 0), Err(StopReason::TokenLimit));
+        tested.count_reply(0);
+        assert_eq!(reason(&tested, 0, 0), Err(StopReason::TurnLimit));
+    }
+
+    #[test]
+    fn zero_means_no_cap() {
+        let mut tested = governor(|caps| caps.turns = 0);
+        (0..1000).for_each(|_| tested.count_reply(1_000_000));
+        assert_eq!(tested.before_request(1_000_000, Duration::from_secs(1 << 30)), Ok(()));
+    }
+}

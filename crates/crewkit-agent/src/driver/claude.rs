@@ -1,0 +1,139 @@
+//! The stream of `claude -p --output-format stream-json --verbose`.
+
+use crewkit_core::run::StopReason;
+use serde_json::Value;
+
+use super::{Exit, Interpreter};
+use crate::contract::End;
+use crate::event::{EventBody, ToolCall, Usage};
+
+#[derive(Debug, Default)]
+pub(super) struct Claude {
+    /// Lines of one message repeat its usage; it is counted once.
+    counted: Option<String>,
+    verdict: Option<Verdict>,
+}
+
+#[derive(Debug)]
+struct Verdict {
+    failed: bool,
+    text: String,
+}
+
+impl Interpreter for Claude {
+    fn line(&mut self, line: &str) -> Vec<EventBody> {
+        if line.trim().is_empty() {
+            return Vec::new();
+        }
+        let Ok(event) = serde_json::from_str::<Value>(line) else {
+            // Warnings of the runtime and wrappers land here.
+            return vec![EventBody::note(line.chars().take(2000).collect::<String>())];
+        };
+        match event["type"].as_str().unwrap_or_default() {
+            "system" if event["subtype"] == "init" => {
+                let model = event["model"].as_str().unwrap_or("an unnamed model");
+                vec![EventBody::note(format!("claude started with {model}"))]
+            }
+            "assistant" => self.assistant(&event["message"]),
+            "user" => results(&event["message"]),
+            "result" => {
+                self.take_result(&event);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn end(&mut self, name: &str, exit: &Exit) -> End {
+        match self.verdict.take() {
+            Some(Verdict { failed: false, text }) => End::Completed { summary: text, payload: None },
+            Some(Verdict { failed: true, text }) => {
+                End::Stopped { reason: StopReason::DriverFailed, error: text }
+            }
+            None if exit.success => End::Stopped {
+                reason: StopReason::DriverFailed,
+                error: format!("{name} ended without a result"),
+            },
+            None => End::Stopped { reason: StopReason::DriverFailed, error: exit.describe(name) },
+        }
+    }
+}
+
+impl Claude {
+    fn assistant(&mut self, message: &Value) -> Vec<EventBody> {
+        let mut content = String::new();
+        let mut reasoning = String::new();
+        let mut tool_calls = Vec::new();
+        for block in message["content"].as_array().into_iter().flatten() {
+            let word = |key: &str| block[key].as_str().unwrap_or_default();
+            match word("type") {
+                "text" => content.push_str(word("text")),
+                "thinking" => reasoning.push_str(word("thinking")),
+                "tool_use" => tool_calls.push(ToolCall {
+                    id: word("id").to_owned(),
+                    name: word("name").to_owned(),
+                    arguments: block["input"].to_string(),
+                }),
+                _ => {}
+            }
+        }
+        let id = message["id"].as_str().map(str::to_owned);
+        let usage = if id.is_some() && id == self.counted { None } else { usage_of(&message["usage"]) };
+        self.counted = id;
+        if content.is_empty() && reasoning.is_empty() && tool_calls.is_empty() {
+            return Vec::new();
+        }
+        let reasoning = (!reasoning.is_empty()).then_some(reasoning);
+        vec![EventBody::Assistant { content, reasoning, tool_calls, usage }]
+    }
+
+    fn take_result(&mut self, event: &Value) {
+        let subtype = event["subtype"].as_str().unwrap_or_default();
+        let failed = event["is_error"].as_bool().unwrap_or(false) || subtype != "success";
+        let listed: Vec<&str> =
+            event["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let text = match event["result"].as_str() {
+            Some(text) => text.to_owned(),
+            None if !listed.is_empty() => listed.join("; "),
+            None => format!("claude ended with {subtype}"),
+        };
+        self.verdict = Some(Verdict { failed, text });
+    }
+}
+
+fn results(message: &Value) -> Vec<EventBody> {
+    let blocks = message["content"].as_array().into_iter().flatten();
+    blocks
+        .filter(|block| block["type"] == "tool_result")
+        .map(|block| EventBody::ToolResult {
+            call_id: block["tool_use_id"].as_str().unwrap_or_default().to_owned(),
+            name: String::new(),
+            content: text_of(&block["content"]),
+            is_error: block["is_error"].as_bool().unwrap_or(false),
+        })
+        .collect()
+}
+
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(blocks) => {
+            let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+            texts.join("\n")
+        }
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn usage_of(usage: &Value) -> Option<Usage> {
+    usage.is_object().then(|| {
+        let count = |key: &str| usage[key].as_u64().unwrap_or(0);
+        Usage {
+            input_tokens: count("input_tokens")
+                + count("cache_read_input_tokens")
+                + count("cache_creation_input_tokens"),
+            output_tokens: count("output_tokens"),
+        }
+    })
+}

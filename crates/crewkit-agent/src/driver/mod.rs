@@ -1,0 +1,156 @@
+//! Running a coding agent's command line as the driver of a run.
+//!
+//! Any command line will do; for Claude Code and Codex the structured output is understood and becomes the same
+//! transcript the built-in loop writes.
+
+mod claude;
+mod codex;
+mod process;
+mod text;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crewkit_core::run::RunId;
+
+pub use process::{Errand, drive};
+
+use crate::contract::End;
+use crate::event::EventBody;
+
+/// What a driver's standard output is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Lines for people; the exit code decides.
+    #[default]
+    Text,
+    /// `claude --output-format stream-json`.
+    Claude,
+    /// `codex exec --json`.
+    Codex,
+}
+
+/// What is written to a driver's standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stdin {
+    /// Nothing; it is closed.
+    #[default]
+    Nothing,
+    /// The contract.
+    Contract,
+}
+
+/// A command line that can carry out contracts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessDriver {
+    /// Name in configuration.
+    pub name: String,
+    /// Program and arguments; `{contract}`, `{agent_id}` and `{workdir}` are replaced within each.
+    pub command: Vec<String>,
+    /// What it reads.
+    pub stdin: Stdin,
+    /// What it writes.
+    pub format: Format,
+    /// Added to the environment all drivers get.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+impl ProcessDriver {
+    /// Drivers that are there without configuration.
+    pub fn presets() -> Vec<Self> {
+        let driver = |name: &str, command: &[&str], format| Self {
+            name: name.to_owned(),
+            command: command.iter().map(|part| (*part).to_owned()).collect(),
+            stdin: Stdin::Contract,
+            format,
+            environment: Vec::new(),
+        };
+        vec![
+            driver(
+                "claude",
+                &["claude", "-p", "--output-format", "stream-json", "--verbose"],
+                Format::Claude,
+            ),
+            driver("codex", &["codex", "exec", "--json", "--skip-git-repo-check", "-"], Format::Codex),
+        ]
+    }
+
+    /// The command line for one run. Values are put in as they are: there is no shell to quote for.
+    fn command_line(&self, id: &RunId, contract: &str, workdir: &Path) -> Vec<String> {
+        let workdir = workdir.to_string_lossy();
+        self.command.iter().map(|part| fill(part, id.as_str(), contract, &workdir)).collect()
+    }
+}
+
+/// Replaces the placeholders in one pass, so that a contract that mentions one is left alone.
+fn fill(part: &str, id: &str, contract: &str, workdir: &str) -> String {
+    let mut filled = String::new();
+    let mut rest = part;
+    while let Some(at) = rest.find('{') {
+        filled.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let values = [("{contract}", contract), ("{agent_id}", id), ("{workdir}", workdir)];
+        if let Some((name, value)) = values.into_iter().find(|(name, _)| rest.starts_with(name)) {
+            filled.push_str(value);
+            rest = &rest[name.len()..];
+        } else {
+            filled.push('{');
+            rest = &rest[1..];
+        }
+    }
+    filled + rest
+}
+
+/// How a driver's process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Exit {
+    success: bool,
+    /// For people: `exit code 3`, `killed by signal 9`.
+    how: String,
+    /// Last lines of its standard error.
+    complaints: String,
+}
+
+impl Exit {
+    fn describe(&self, name: &str) -> String {
+        let mut text = format!("{name} ended with {}", self.how);
+        if !self.complaints.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.complaints);
+        }
+        text
+    }
+}
+
+/// Understands the output of one kind of driver.
+trait Interpreter: Send {
+    /// What a line means for the transcript.
+    fn line(&mut self, line: &str) -> Vec<EventBody>;
+
+    /// How the run ended, once the process has.
+    fn end(&mut self, name: &str, exit: &Exit) -> End;
+}
+
+fn interpreter(format: Format) -> Box<dyn Interpreter> {
+    match format {
+        Format::Text => Box::<text::Plain>::default(),
+        Format::Claude => Box::<claude::Claude>::default(),
+        Format::Codex => Box::<codex::Codex>::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_replaced_once_and_contracts_are_left_alone() {
+        let filled = |part| fill(part, "agent-1", "do {workdir} {x}", "/w");
+        assert_eq!(filled("--id={agent_id}"), "--id=agent-1");
+        assert_eq!(filled("{contract}"), "do {workdir} {x}");
+        assert_eq!(filled("{other} {workdir}{"), "{other} /w{");
+        assert_eq!(filled("plain"), "plain");
+    }
+}

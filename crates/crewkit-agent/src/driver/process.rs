@@ -1,0 +1,204 @@
+//! Supervising the process that carries out a contract.
+
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crewkit_core::Limits;
+use crewkit_core::run::{RunId, StopReason};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{ChildStderr, Command};
+use tokio_util::sync::CancellationToken;
+
+use super::{Exit, ProcessDriver, Stdin, interpreter};
+use crate::contract::{Durability, End, Transcript, cut_middle};
+use crate::event::EventBody;
+use crate::lines::Lines;
+use crate::sync::lock;
+use crate::sys::ProcessTree;
+
+/// Lines of the transcript gathered before they are written; keeps a chatty process from costing a commit per line.
+const GATHERED: usize = 64;
+const GATHER_TIME: Duration = Duration::from_millis(20);
+const COMPLAINT_BYTES: usize = 2000;
+/// How long output may still arrive after the process itself has ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// One run for a process driver.
+pub struct Errand<'a> {
+    /// The run.
+    pub id: &'a RunId,
+    /// Its contract.
+    pub contract: &'a str,
+    /// Where it works.
+    pub workdir: &'a Path,
+    /// The environment all drivers get.
+    pub environment: &'a [(std::ffi::OsString, std::ffi::OsString)],
+    /// Where its output goes.
+    pub transcript: &'a dyn Transcript,
+    /// Cancelled when the run has ended by another hand.
+    pub halt: CancellationToken,
+    /// Cap on its wall time; zero means none.
+    pub wall: Duration,
+    /// Limits.
+    pub limits: &'a Limits,
+}
+
+/// Runs `driver` to its end. Whatever happens, no process of the run is left when this returns.
+pub async fn drive(driver: &ProcessDriver, errand: Errand<'_>) -> End {
+    let tree = match start(driver, &errand) {
+        Ok(tree) => tree,
+        Err(error) => {
+            let program = driver.command.first().map_or("", String::as_str);
+            return End::Stopped { reason: StopReason::DriverFailed, error: format!("{program}: {error}") };
+        }
+    };
+    supervise(driver, &errand, tree).await
+}
+
+fn start(driver: &ProcessDriver, errand: &Errand<'_>) -> std::io::Result<ProcessTree> {
+    let line = driver.command_line(errand.id, errand.contract, errand.workdir);
+    let Some((program, arguments)) = line.split_first() else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    let mut command = Command::new(program);
+    let environment = errand.environment.iter().chain(&driver.environment);
+    command.args(arguments).env_clear().envs(environment.map(|(name, value)| (name, value)));
+    command.current_dir(errand.workdir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(if driver.stdin == Stdin::Contract { Stdio::piped() } else { Stdio::null() });
+    ProcessTree::spawn(command, errand.id.as_str())
+}
+
+async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: ProcessTree) -> End {
+    let grace = Duration::from_secs(errand.limits.driver_stop_grace_seconds);
+    let Some(child) = tree.child() else { return End::Halted };
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let contract = errand.contract.to_owned();
+    if let Some(mut stdin) = stdin {
+        tokio::spawn(async move {
+            let _ = stdin.write_all(contract.as_bytes()).await;
+            let _ = stdin.shutdown().await;
+        });
+    }
+    let complaints = Arc::new(Mutex::new(String::new()));
+    if let Some(stderr) = stderr {
+        tokio::spawn(keep_complaints(stderr, Arc::clone(&complaints)));
+    }
+    let mut interpreter = interpreter(driver.format);
+    let wall = if errand.wall.is_zero() { Duration::MAX } else { errand.wall };
+    let outcome = {
+        let reading = async {
+            let Some(stdout) = stdout else { return Ok(()) };
+            let mut lines = Lines::new(stdout, errand.limits.driver_line_bytes);
+            let room = usize::try_from(errand.limits.tool_result_bytes).unwrap_or(usize::MAX);
+            let mut gathered = Vec::new();
+            loop {
+                let next = if gathered.is_empty() {
+                    lines.next().await
+                } else {
+                    // What was gathered waits no longer than this for company.
+                    let more = tokio::time::timeout(GATHER_TIME, lines.next()).await;
+                    if more.is_err() || gathered.len() >= GATHERED {
+                        errand.transcript.append(std::mem::take(&mut gathered), Durability::Soon).await?;
+                    }
+                    let Ok(next) = more else { continue };
+                    next
+                };
+                let Ok(Some(line)) = next else { break };
+                let entries = if line.cut {
+                    vec![EventBody::note("a line of the driver's output was too long and is dropped")]
+                } else {
+                    interpreter.line(&line.text)
+                };
+                gathered.extend(entries.into_iter().map(|entry| bounded(entry, room)));
+            }
+            errand.transcript.append(gathered, Durability::Soon).await
+        };
+        tokio::pin!(reading);
+        let deadline = tokio::time::sleep(wall);
+        tokio::pin!(deadline);
+        let mut read = None;
+        loop {
+            tokio::select! {
+                biased;
+                () = errand.halt.cancelled() => break Outcome::Halted,
+                () = &mut deadline => break Outcome::OutOfTime,
+                result = &mut reading, if read.is_none() => match result {
+                    Ok(()) => read = Some(()),
+                    Err(error) => break Outcome::Unwritable(error.into()),
+                },
+                status = tree.wait() => {
+                    if read.is_none() {
+                        // Children that inherited the pipe must not keep the run open.
+                        let _ = tokio::time::timeout(LAST_WORDS, &mut reading).await;
+                    }
+                    break Outcome::Exited(status);
+                }
+            }
+        }
+    };
+    match outcome {
+        Outcome::Halted => {
+            tree.stop(grace).await;
+            End::Halted
+        }
+        Outcome::OutOfTime => {
+            tree.stop(grace).await;
+            let error = format!("the cap of {} seconds is reached", wall.as_secs());
+            End::Stopped { reason: StopReason::TimeLimit, error }
+        }
+        Outcome::Unwritable(end) => {
+            tree.stop(grace).await;
+            end
+        }
+        Outcome::Exited(status) => {
+            tree.kill_tree().await;
+            let complaints = lock(&complaints).trim().to_owned();
+            interpreter.end(&driver.name, &exit_of(status, complaints))
+        }
+    }
+}
+
+enum Outcome {
+    Halted,
+    OutOfTime,
+    Unwritable(End),
+    Exited(std::io::Result<ExitStatus>),
+}
+
+fn exit_of(status: std::io::Result<ExitStatus>, complaints: String) -> Exit {
+    match status {
+        Ok(status) => Exit {
+            success: status.success(),
+            how: status.to_string().replace("exit status:", "exit code"),
+            complaints,
+        },
+        Err(error) => Exit { success: false, how: error.to_string(), complaints },
+    }
+}
+
+/// Output of tools inside the driver is kept within the same bounds as that of our own tools.
+fn bounded(entry: EventBody, room: usize) -> EventBody {
+    match entry {
+        EventBody::ToolResult { call_id, name, content, is_error } => {
+            EventBody::ToolResult { call_id, name, content: cut_middle(content, room), is_error }
+        }
+        EventBody::Assistant { content, reasoning, tool_calls, usage } => {
+            EventBody::Assistant { content: cut_middle(content, room), reasoning, tool_calls, usage }
+        }
+        other => other,
+    }
+}
+
+async fn keep_complaints(stderr: ChildStderr, complaints: Arc<Mutex<String>>) {
+    let mut lines = Lines::new(stderr, 4096);
+    while let Ok(Some(line)) = lines.next().await {
+        let mut kept = lock(&complaints);
+        kept.push_str(&line.text);
+        kept.push('\n');
+        let excess = kept.len().saturating_sub(COMPLAINT_BYTES);
+        let from = kept.ceil_char_boundary(excess);
+        kept.drain(..from);
+    }
+}

@@ -1,0 +1,63 @@
+//! What an engine is made of.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crewkit_core::{Limits, Timestamp};
+
+use crate::driver::ProcessDriver;
+use crate::model::Endpoint;
+use crate::store::Clock;
+use crate::tools::CommandPolicy;
+use crate::tools::mcp::ServerConfig;
+
+/// Everything an engine needs to know; nothing is read from the environment.
+#[derive(Clone)]
+pub struct Options {
+    /// Directory of the run store and of scratch files.
+    pub home: PathBuf,
+    /// Limits in force.
+    pub limits: Arc<Limits>,
+    /// Models, the default one first. With none, runs use the rehearsal.
+    pub models: Vec<Endpoint>,
+    /// Command lines that can carry out contracts, besides the built-in loop.
+    pub drivers: Vec<ProcessDriver>,
+    /// Tool servers.
+    pub tool_servers: Vec<ServerConfig>,
+    /// Whether agents may run commands.
+    pub commands: CommandPolicy,
+    /// The environment drivers and tool servers start from.
+    pub child_environment: Vec<(OsString, OsString)>,
+    /// Where clients reach this server, for `payload_url`; without a slash at the end.
+    pub public_base: String,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl Options {
+    /// An engine at `home` with defaults: no model, no tool servers, no commands.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        Self {
+            home: home.into(),
+            limits: Arc::new(Limits::default()),
+            models: Vec::new(),
+            drivers: ProcessDriver::presets(),
+            tool_servers: Vec::new(),
+            commands: CommandPolicy::Off,
+            child_environment: Vec::new(),
+            public_base: "http://localhost:8101".to_owned(),
+            clock: Arc::new(|| Timestamp::from(SystemTime::now())),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("home", &self.home)
+            .field("models", &self.models)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,276 @@
+//! The run store: one SQLite file, one writer thread, group commit.
+//!
+//! A change travels as a [`Command`] to the writer, which decides it against the state it has, writes it together
+//! with whatever else is waiting, and only after the disk has it makes it visible in memory and answers. So two
+//! wishes about one run are always decided one after the other, and an answer is never ahead of the disk.
+
+mod batch;
+mod load;
+mod memory;
+mod reader;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crewkit_core::run::{IllegalMove, Move, RunId};
+use crewkit_core::{Limits, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use memory::{Entry, Memory, Pulse};
+pub use memory::{PayloadInfo, RunRecord, RunSpec};
+pub(crate) use reader::Reader;
+
+use crate::event::EventBody;
+
+/// Reads the present moment; tests pass their own.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Why the store did not do something.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// A file could not be used.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+    /// SQLite could not do something.
+    #[error("{}: {source}", path.display())]
+    Sqlite {
+        /// The store.
+        path: PathBuf,
+        /// What SQLite said.
+        source: Arc<rusqlite::Error>,
+    },
+    /// The disk is full.
+    #[error("{}: no room left on the disk", path.display())]
+    Full {
+        /// The store.
+        path: PathBuf,
+    },
+    /// Another process has it.
+    #[error("{} is in use by another crewkit process", path.display())]
+    Locked {
+        /// The store.
+        path: PathBuf,
+    },
+    /// A newer program wrote it.
+    #[error("{} has layout {found}, this program knows {known}", path.display())]
+    TooNew {
+        /// The store.
+        path: PathBuf,
+        /// Layout of the file.
+        found: u32,
+        /// Newest layout this program knows.
+        known: u32,
+    },
+    /// A row holds something no version ever wrote.
+    #[error("{}: run {id} is damaged: {what}", path.display())]
+    Damaged {
+        /// The store.
+        path: PathBuf,
+        /// The row.
+        id: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// No run has this id.
+    #[error("no agent has the id {0}")]
+    Unknown(RunId),
+    /// The state does not allow it.
+    #[error(transparent)]
+    Illegal(#[from] IllegalMove),
+    /// The attempt the change belongs to is over and another has begun.
+    #[error("the attempt is over")]
+    Stale,
+    /// The store is closed.
+    #[error("the run store is closed")]
+    Closed,
+}
+
+impl StoreError {
+    fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
+        match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => Self::Full { path: path.to_owned() },
+            _ => Self::Sqlite { path: path.to_owned(), source: Arc::new(source) },
+        }
+    }
+}
+
+/// Whether a command changed anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Done,
+    /// The run had ended, or the key had been used: what holds already is the answer.
+    Unchanged,
+}
+
+/// The answer to a command, given after the disk has its change.
+#[derive(Debug, Clone)]
+pub(crate) struct Ack {
+    pub(crate) effect: Effect,
+    pub(crate) record: Arc<RunRecord>,
+}
+
+type Reply = oneshot::Sender<Result<Ack, StoreError>>;
+
+/// A move with what comes along.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) id: RunId,
+    /// Only if this attempt is still the present one.
+    pub(crate) attempt: Option<u32>,
+    pub(crate) wanted: Move,
+    pub(crate) summary: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) payload: Option<PayloadInfo>,
+}
+
+impl Change {
+    pub(crate) fn to(id: &RunId, wanted: Move) -> Self {
+        Self { id: id.clone(), attempt: None, wanted, summary: None, error: None, payload: None }
+    }
+}
+
+/// A run to be created.
+#[derive(Debug)]
+pub(crate) struct NewRun {
+    pub(crate) id: RunId,
+    pub(crate) contract: Arc<str>,
+    pub(crate) spec: RunSpec,
+    pub(crate) idempotency: Option<Arc<str>>,
+    pub(crate) begin: Begin,
+}
+
+/// Whether a new run starts at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    Now,
+    Later,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Create(NewRun, Reply),
+    SetContract(RunId, Arc<str>, Reply),
+    Append { id: RunId, attempt: u32, bodies: Vec<EventBody>, reply: Option<Reply> },
+    Change(Change, Reply),
+    Delete(RunId, Reply),
+    Upload { upload: Arc<str>, n: u32, data: Bytes, reply: oneshot::Sender<Result<(), StoreError>> },
+    Chat { conversation: Arc<str>, body: String, keep: u64, reply: oneshot::Sender<Result<(), StoreError>> },
+    ForgetChats { keep: u64 },
+}
+
+/// Sends changes to the writer and reads what is on disk.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    commands: mpsc::Sender<Command>,
+    memory: Arc<Memory>,
+    reader: Reader,
+}
+
+/// The store, and the runs that were at work when the last process ended.
+pub(crate) struct Recovered {
+    pub(crate) store: Store,
+    pub(crate) interrupted: Vec<RunId>,
+    pub(crate) writer: std::thread::JoinHandle<()>,
+}
+
+impl Store {
+    /// Opens the file, ends what the last process left running, and starts the writer.
+    pub(crate) fn open(path: &Path, clock: &Clock, limits: &Limits) -> Result<Recovered, StoreError> {
+        let opened = schema::open(path)?;
+        let memory = Arc::new(Memory::default());
+        let interrupted = load::load(&opened, &memory, clock())?;
+        let reader = Reader::open(path, limits.agent_payload_cache_bytes)?;
+        let queue = usize::try_from(limits.agent_store_queue).unwrap_or(usize::MAX).clamp(1, 1 << 20);
+        let (commands, inbox) = mpsc::channel(queue);
+        let writer = writer::spawn(opened, Arc::clone(&memory), Arc::clone(clock), inbox)?;
+        Ok(Recovered { store: Self { commands, memory, reader }, interrupted, writer })
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub(crate) fn get(&self, id: &RunId) -> Result<Arc<Entry>, StoreError> {
+        self.memory.get(id).ok_or_else(|| StoreError::Unknown(id.clone()))
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Command + Send,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    pub(crate) async fn create(&self, run: NewRun) -> Result<Ack, StoreError> {
+        self.ask(|reply| Command::Create(run, reply)).await
+    }
+
+    pub(crate) async fn set_contract(&self, id: RunId, contract: Arc<str>) -> Result<Ack, StoreError> {
+        self.ask(|reply| Command::SetContract(id, contract, reply)).await
+    }
+
+    pub(crate) async fn change(&self, change: Change) -> Result<Ack, StoreError> {
+        self.ask(|reply| Command::Change(change, reply)).await
+    }
+
+    pub(crate) async fn delete(&self, id: RunId) -> Result<Ack, StoreError> {
+        self.ask(|reply| Command::Delete(id, reply)).await
+    }
+
+    /// Appends entries and waits until the disk has them.
+    pub(crate) async fn append(
+        &self,
+        id: RunId,
+        attempt: u32,
+        bodies: Vec<EventBody>,
+    ) -> Result<Ack, StoreError> {
+        self.ask(|reply| Command::Append { id, attempt, bodies, reply: Some(reply) }).await
+    }
+
+    /// Appends entries without waiting; they stay in order with everything else.
+    pub(crate) async fn append_later(
+        &self,
+        id: RunId,
+        attempt: u32,
+        bodies: Vec<EventBody>,
+    ) -> Result<(), StoreError> {
+        let command = Command::Append { id, attempt, bodies, reply: None };
+        self.commands.send(command).await.map_err(|_| StoreError::Closed)
+    }
+
+    /// Writes one chunk of a payload; it belongs to nobody until a change names its upload.
+    pub(crate) async fn upload(&self, upload: Arc<str>, n: u32, data: Bytes) -> Result<(), StoreError> {
+        self.ask(|reply| Command::Upload { upload, n, data, reply }).await
+    }
+
+    /// Appends to a chat conversation, dropping its oldest lines beyond `keep`.
+    pub(crate) async fn chat(
+        &self,
+        conversation: Arc<str>,
+        body: String,
+        keep: u64,
+    ) -> Result<(), StoreError> {
+        self.ask(|reply| Command::Chat { conversation, body, keep, reply }).await
+    }
+
+    /// Drops the conversations that were silent longest, beyond `keep`.
+    pub(crate) async fn forget_chats(&self, keep: u64) -> Result<(), StoreError> {
+        self.commands.send(Command::ForgetChats { keep }).await.map_err(|_| StoreError::Closed)
+    }
+}

@@ -1,0 +1,137 @@
+//! The tables, and opening a file that holds them.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::StoreError;
+
+/// The layout this program writes.
+pub(super) const VERSION: u32 = 1;
+
+/// Layout 1. Transcript entries sit by run and position; payloads come in chunks so that a large one never holds up
+/// the writer, and belong to a run only once the run's row names their upload.
+const LAYOUT: &str = "
+CREATE TABLE runs (
+    id             TEXT PRIMARY KEY,
+    contract       TEXT NOT NULL,
+    spec           TEXT NOT NULL,
+    created_at     INTEGER NOT NULL,
+    idempotency    TEXT UNIQUE,
+    status         TEXT NOT NULL,
+    started_at     INTEGER,
+    ended_at       INTEGER,
+    stop_reason    TEXT,
+    attempt        INTEGER NOT NULL,
+    summary        TEXT,
+    error          TEXT,
+    payload_upload TEXT,
+    payload_size   INTEGER,
+    payload_gzip   INTEGER,
+    payload_etag   TEXT,
+    turns          INTEGER NOT NULL,
+    input_tokens   INTEGER NOT NULL,
+    output_tokens  INTEGER NOT NULL,
+    last_seq       INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE events (
+    run  TEXT NOT NULL,
+    seq  INTEGER NOT NULL,
+    at   INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (run, seq)
+) WITHOUT ROWID;
+CREATE TABLE payload_chunks (
+    upload TEXT NOT NULL,
+    n      INTEGER NOT NULL,
+    data   BLOB NOT NULL,
+    UNIQUE (upload, n)
+);
+CREATE TABLE chats (
+    conversation TEXT NOT NULL,
+    seq          INTEGER NOT NULL,
+    at           INTEGER NOT NULL,
+    body         TEXT NOT NULL,
+    PRIMARY KEY (conversation, seq)
+) WITHOUT ROWID;
+";
+
+/// The open file with the lock that makes it ours.
+pub(super) struct Opened {
+    pub(super) writer: Connection,
+    pub(super) path: PathBuf,
+    pub(super) lock: File,
+}
+
+/// Opens or creates the store at `path`; refuses one that another process holds or a newer program wrote.
+pub(super) fn open(path: &Path) -> Result<Opened, StoreError> {
+    let at = |source| StoreError::File { path: path.to_owned(), source: std::sync::Arc::new(source) };
+    if let Some(parent) = path.parent() {
+        crate::sys::create_private_dir(parent).map_err(at)?;
+    }
+    let lock = take_lock(path)?;
+    if let Some(found) = version_in_header(path).map_err(at)?
+        && found > VERSION
+    {
+        return Err(StoreError::TooNew { path: path.to_owned(), found, known: VERSION });
+    }
+    crate::sys::create_private_file(path).map_err(at)?;
+    let writer = connect(path)?;
+    let of = |source| StoreError::sqlite(path, source);
+    writer.pragma_update(None, "journal_mode", "WAL").map_err(of)?;
+    // FULL makes every commit wait for the disk: an acknowledged change survives a power cut.
+    writer.pragma_update(None, "synchronous", "FULL").map_err(of)?;
+    // A thread of its own copies the log back, so that no commit has to do it in passing.
+    writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(of)?;
+    let found: u32 = writer.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(of)?;
+    match found {
+        VERSION => {}
+        0 => {
+            let create = format!("BEGIN IMMEDIATE; {LAYOUT} PRAGMA user_version = {VERSION}; COMMIT;");
+            writer.execute_batch(&create).map_err(of)?;
+        }
+        found => return Err(StoreError::TooNew { path: path.to_owned(), found, known: VERSION }),
+    }
+    Ok(Opened { writer, path: path.to_owned(), lock })
+}
+
+/// Another connection to the same file: for reading, or for copying the log back.
+pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let of = |source| StoreError::sqlite(path, source);
+    let connection = Connection::open_with_flags(path, flags).map_err(of)?;
+    connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(of)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(connection)
+}
+
+/// The kernel drops this lock with the process, so it is never stale.
+fn take_lock(path: &Path) -> Result<File, StoreError> {
+    let lock_path = path.with_extension("lock");
+    let at = |source| StoreError::File { path: lock_path.clone(), source: std::sync::Arc::new(source) };
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(at)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
+        Err(std::fs::TryLockError::Error(source)) => Err(at(source)),
+    }
+}
+
+/// The layout number in the file's first page, read without touching the file: a newer store is refused before
+/// SQLite could create its side files next to it.
+fn version_in_header(path: &Path) -> std::io::Result<Option<u32>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(other) => return Err(other),
+    };
+    let mut header = [0_u8; 100];
+    match file.read_exact(&mut header) {
+        Ok(()) => Ok(Some(u32::from_be_bytes([header[60], header[61], header[62], header[63]]))),
+        Err(short) if short.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(other) => Err(other),
+    }
+}

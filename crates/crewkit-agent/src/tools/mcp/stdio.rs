@@ -1,0 +1,197 @@
+//! A tool server as a child process: one JSON message a line, answers matched by id.
+
+use std::collections::{HashMap, VecDeque};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Surroundings;
+use super::config::{ServerConfig, Transport};
+use super::link::{LinkError, result_of};
+use crate::lines::Lines;
+use crate::sync::lock;
+use crate::sys::ProcessTree;
+
+/// Messages that wait to be written before callers have to.
+const OUTBOX: usize = 256;
+/// Last lines of the server's complaints, for error messages.
+const KEPT_COMPLAINTS: usize = 5;
+const COMPLAINT_BYTES: u64 = 2000;
+
+/// A running server process. Dropping it ends the process with everything it started.
+#[derive(Debug)]
+pub(super) struct StdioLink {
+    shared: Arc<Shared>,
+    outbox: mpsc::Sender<String>,
+    _tree: ProcessTree,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    name: String,
+    next_id: AtomicU64,
+    gone: AtomicBool,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Value>>>,
+    complaints: Mutex<VecDeque<String>>,
+}
+
+impl Shared {
+    fn why_gone(&self) -> LinkError {
+        let complaints: Vec<String> = lock(&self.complaints).iter().cloned().collect();
+        let mut text = "the tool server ended".to_owned();
+        if !complaints.is_empty() {
+            text.push_str("; its last words: ");
+            text.push_str(&complaints.join(" / "));
+        }
+        LinkError::Gone(text)
+    }
+}
+
+impl StdioLink {
+    pub(super) fn spawn(
+        config: &ServerConfig,
+        around: &Surroundings,
+        run: Option<&str>,
+    ) -> Result<Self, LinkError> {
+        let Transport::Stdio { command, args, env, cwd } = &config.transport else {
+            return Err(LinkError::Gone("not a server with a command".to_owned()));
+        };
+        let mut process = Command::new(command);
+        process.args(args).env_clear().envs(around.environment.iter().map(|(name, value)| (name, value)));
+        process.envs(env.iter().map(|(name, value)| (name, value.expose())));
+        if let Some(cwd) = cwd {
+            process.current_dir(cwd);
+        }
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut tree = ProcessTree::spawn(process, run.unwrap_or("tools"))
+            .map_err(|error| LinkError::Gone(format!("{command}: {error}")))?;
+        let (outbox, outgoing) = mpsc::channel(OUTBOX);
+        let shared =
+            Arc::new(Shared { name: config.name.clone(), next_id: AtomicU64::new(1), ..Shared::default() });
+        let limit = around.limits.tool_server_message_bytes;
+        if let Some(child) = tree.child() {
+            if let Some(stdin) = child.stdin.take() {
+                tokio::spawn(write_messages(stdin, outgoing));
+            }
+            if let Some(stdout) = child.stdout.take() {
+                tokio::spawn(read_messages(stdout, limit, Arc::clone(&shared), outbox.downgrade()));
+            }
+            if let Some(stderr) = child.stderr.take() {
+                tokio::spawn(drain(stderr, Arc::clone(&shared)));
+            }
+        }
+        Ok(Self { shared, outbox, _tree: tree })
+    }
+
+    pub(super) async fn request(&self, method: &str, params: Value) -> Result<Value, LinkError> {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.shared.waiting).insert(id, answer);
+        let mut waiting = Waiting { link: self, id, answered: false };
+        // Checked after the insertion, so that the reader's farewell cannot miss us.
+        if self.shared.gone.load(Ordering::SeqCst) {
+            return Err(self.shared.why_gone());
+        }
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await?;
+        let answer = answered.await.map_err(|_| self.shared.why_gone());
+        waiting.answered = true;
+        result_of(answer?)
+    }
+
+    pub(super) async fn notify(&self, method: &str, params: Value) -> Result<(), LinkError> {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await
+    }
+
+    async fn send(&self, message: &Value) -> Result<(), LinkError> {
+        self.outbox.send(format!("{message}\n")).await.map_err(|_| self.shared.why_gone())
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !self.shared.gone.load(Ordering::SeqCst)
+    }
+}
+
+/// Tells the server when nobody waits for an answer any more.
+struct Waiting<'a> {
+    link: &'a StdioLink,
+    id: u64,
+    answered: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            lock(&self.link.shared.waiting).remove(&self.id);
+            let params = json!({"requestId": self.id, "reason": "no longer needed"});
+            let message = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+            let _ = self.link.outbox.try_send(format!("{message}\n"));
+        }
+    }
+}
+
+async fn write_messages(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<String>) {
+    while let Some(message) = outgoing.recv().await {
+        let written = stdin.write_all(message.as_bytes()).await;
+        if written.is_err() || stdin.flush().await.is_err() {
+            break;
+        }
+    }
+}
+
+async fn read_messages(
+    stdout: ChildStdout,
+    limit: u64,
+    shared: Arc<Shared>,
+    outbox: mpsc::WeakSender<String>,
+) {
+    let mut lines = Lines::new(stdout, limit);
+    while let Ok(Some(line)) = lines.next().await {
+        if line.cut {
+            tracing::warn!(server = %shared.name, "a message of the tool server was too long and is dropped");
+            continue;
+        }
+        // Servers print greetings and logs where only messages belong; they are skipped.
+        let Ok(message) = serde_json::from_str::<Value>(&line.text) else { continue };
+        if message["method"].is_string() {
+            if let Some(reply) = reply_to(&message)
+                && let Some(outbox) = outbox.upgrade()
+            {
+                let _ = outbox.try_send(format!("{reply}\n"));
+            }
+            continue;
+        }
+        let waiting = message["id"].as_u64().and_then(|id| lock(&shared.waiting).remove(&id));
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(message);
+        }
+    }
+    shared.gone.store(true, Ordering::SeqCst);
+    // Dropping the senders wakes everybody who still waits.
+    lock(&shared.waiting).clear();
+}
+
+/// A server may ask us things; we answer what the protocol demands and decline the rest.
+fn reply_to(message: &Value) -> Option<Value> {
+    let id = message.get("id").filter(|id| !id.is_null())?;
+    Some(match message["method"].as_str() {
+        Some("ping") => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
+        _ => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "not supported"}}),
+    })
+}
+
+async fn drain(stderr: ChildStderr, shared: Arc<Shared>) {
+    let mut lines = Lines::new(stderr, COMPLAINT_BYTES);
+    while let Ok(Some(line)) = lines.next().await {
+        tracing::debug!(server = %shared.name, line = %line.text, "tool server");
+        let mut complaints = lock(&shared.complaints);
+        if complaints.len() == KEPT_COMPLAINTS {
+            complaints.pop_front();
+        }
+        complaints.push_back(line.text.chars().take(200).collect());
+    }
+}

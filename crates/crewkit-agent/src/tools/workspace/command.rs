@@ -1,0 +1,242 @@
+//! Running a shell command in the working directory.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use crewkit_core::Limits;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+use super::{number, object, text};
+use crate::contract::ToolAnswer;
+use crate::sys::ProcessTree;
+use crate::sys::confine::Confinement;
+
+/// Whether and how agents may run commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandPolicy {
+    /// They may not; the tool does not exist.
+    Off,
+    /// Through a helper that locks itself in before it becomes the command.
+    Confined {
+        /// The helper's command line; the confinement and the command are appended.
+        helper: Vec<OsString>,
+        /// Directories commands may read besides the system's own.
+        readable: Vec<PathBuf>,
+        /// Whether commands may use TCP.
+        network: bool,
+        /// Their whole environment, apart from what is set per run.
+        environment: Vec<(OsString, OsString)>,
+    },
+    /// Without confinement, because the operator wants it so.
+    Unconfined {
+        /// Their whole environment, apart from what is set per run.
+        environment: Vec<(OsString, OsString)>,
+    },
+}
+
+/// Where a system keeps its programs and their settings. `/proc` tells a confined process about itself only.
+const SYSTEM: [&str; 12] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/proc",
+    "/sys/devices/system/cpu",
+];
+
+pub(super) fn schema() -> Value {
+    object(
+        json!({
+            "command": {"type": "string", "description": "Passed to sh -c."},
+            "timeout_seconds": {"type": "integer", "minimum": 1, "description": "Kill it after this time."},
+        }),
+        &["command"],
+    )
+}
+
+/// Where commands of one run are at home.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// The working directory.
+    pub(super) workdir: PathBuf,
+    /// Below it each command gets a directory for temporary files.
+    pub(super) scratch: PathBuf,
+    /// The run, for the mark its processes carry.
+    pub(super) run: String,
+}
+
+pub(super) async fn run(
+    policy: &CommandPolicy,
+    place: &Place,
+    limits: &Limits,
+    arguments: &Value,
+) -> ToolAnswer {
+    let (command, seconds) = match (text(arguments, "command"), number(arguments, "timeout_seconds")) {
+        (Ok(command), Ok(seconds)) => (command, seconds.unwrap_or(limits.tool_call_seconds)),
+        (Err(message), _) | (_, Err(message)) => return ToolAnswer::error(message),
+    };
+    if command.contains('\0') {
+        return ToolAnswer::error("the command holds a NUL byte");
+    }
+    let time = Duration::from_secs(seconds.clamp(1, limits.tool_command_max_seconds));
+    match execute(policy, place, command, time, limits).await {
+        Ok(answer) => answer,
+        Err(error) => ToolAnswer::error(format!("the command could not be started: {error}")),
+    }
+}
+
+async fn execute(
+    policy: &CommandPolicy,
+    place: &Place,
+    command: &str,
+    time: Duration,
+    limits: &Limits,
+) -> std::io::Result<ToolAnswer> {
+    let scratch = Scratch::create(&place.scratch)?;
+    let mut process = prepare(policy, &place.workdir, &scratch.0, command);
+    process.current_dir(&place.workdir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut tree = ProcessTree::spawn(process, &place.run)?;
+    let room = usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX) / 2;
+    let (stdout, stderr) = match tree.child() {
+        Some(child) => (child.stdout.take(), child.stderr.take()),
+        None => (None, None),
+    };
+    let mut output = Output::default();
+    let finished = {
+        let reading = async {
+            tokio::join!(
+                read_ends(stdout, &mut output.stdout, room),
+                read_ends(stderr, &mut output.stderr, room)
+            );
+        };
+        // A command is over when its leader has ended; what it left in the background is killed, pipes or not.
+        let waiting = async {
+            tokio::pin!(reading);
+            tokio::select! {
+                status = tree.wait() => {
+                    let _ = tokio::time::timeout(Duration::from_millis(200), &mut reading).await;
+                    status
+                }
+                () = &mut reading => tree.wait().await,
+            }
+        };
+        tokio::time::timeout(time, waiting).await
+    };
+    tree.kill_tree().await;
+    let seconds = time.as_secs();
+    Ok(match finished {
+        Ok(Ok(status)) if status.success() => ToolAnswer::ok(output.render("exit code 0")),
+        Ok(Ok(status)) => {
+            ToolAnswer::error(output.render(&status.to_string().replace("exit status:", "exit code")))
+        }
+        Ok(Err(error)) => ToolAnswer::error(output.render(&error.to_string())),
+        Err(_) => ToolAnswer::error(output.render(&format!("killed after {seconds} seconds"))),
+    })
+}
+
+fn prepare(policy: &CommandPolicy, workdir: &Path, scratch: &Path, command: &str) -> Command {
+    let shell: [OsString; 3] = ["sh".into(), "-c".into(), command.into()];
+    let (line, environment): (Vec<OsString>, &[(OsString, OsString)]) = match policy {
+        CommandPolicy::Confined { helper, readable, network, environment } => {
+            let confinement = Confinement {
+                writable: vec![workdir.to_owned(), scratch.to_owned()],
+                readable: SYSTEM.iter().map(PathBuf::from).chain(readable.iter().cloned()).collect(),
+                network: *network,
+            };
+            (helper.iter().cloned().chain(confinement.to_arguments(shell)).collect(), environment)
+        }
+        CommandPolicy::Unconfined { environment } => (shell.into(), environment),
+        CommandPolicy::Off => (vec!["false".into()], &[]),
+    };
+    let mut process = Command::new(line.first().cloned().unwrap_or_default());
+    process.args(line.iter().skip(1)).env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+    process.env("HOME", scratch).env("TMPDIR", scratch);
+    process
+}
+
+/// A directory for temporary files, gone when the command is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn create(below: &Path) -> std::io::Result<Self> {
+        let path = below.join(uuid::Uuid::now_v7().simple().to_string());
+        crate::sys::create_private_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let path = std::mem::take(&mut self.0);
+        let _ = std::thread::Builder::new().spawn(move || std::fs::remove_dir_all(path));
+    }
+}
+
+#[derive(Default)]
+struct Output {
+    stdout: Ends,
+    stderr: Ends,
+}
+
+impl Output {
+    fn render(&self, outcome: &str) -> String {
+        let mut text = outcome.to_owned();
+        for (name, ends) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let shown = ends.render();
+            if !shown.is_empty() {
+                text.push_str(&format!("\n--- {name}\n{shown}"));
+            }
+        }
+        text
+    }
+}
+
+/// Beginning and end of a stream of any length.
+#[derive(Default)]
+struct Ends {
+    head: Vec<u8>,
+    tail: std::collections::VecDeque<u8>,
+    dropped: u64,
+}
+
+impl Ends {
+    fn push(&mut self, bytes: &[u8], room: usize) {
+        let to_head = bytes.len().min((room / 2).saturating_sub(self.head.len()));
+        self.head.extend_from_slice(&bytes[..to_head]);
+        self.tail.extend(&bytes[to_head..]);
+        let excess = self.tail.len().saturating_sub(room / 2);
+        self.tail.drain(..excess);
+        self.dropped += excess as u64;
+    }
+
+    fn render(&self) -> String {
+        let head = String::from_utf8_lossy(&self.head);
+        let tail: Vec<u8> = self.tail.iter().copied().collect();
+        let tail = String::from_utf8_lossy(&tail);
+        if self.dropped == 0 {
+            return format!("{head}{tail}");
+        }
+        format!("{head}\n[… {} bytes left out …]\n{tail}", self.dropped)
+    }
+}
+
+async fn read_ends(stream: Option<impl AsyncRead + Unpin>, ends: &mut Ends, room: usize) {
+    let Some(mut stream) = stream else { return };
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(length) = stream.read(&mut buffer).await {
+        if length == 0 {
+            break;
+        }
+        ends.push(&buffer[..length], room);
+    }
+}

@@ -1,0 +1,174 @@
+//! Tools that look at and change a run's working directory, and nothing outside it.
+
+mod command;
+mod files;
+mod path;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crewkit_core::Limits;
+use serde_json::{Value, json};
+
+pub use command::CommandPolicy;
+
+use crate::contract::{Company, ToolAnswer};
+use crate::model::ToolDef;
+use crate::sys::Root;
+
+/// A working directory with its tools.
+#[derive(Debug)]
+pub struct Workspace {
+    root: Arc<Root>,
+    place: command::Place,
+    commands: Arc<CommandPolicy>,
+    limits: Arc<Limits>,
+}
+
+type Handler = fn(&Root, &Limits, &Value) -> Result<String, String>;
+
+/// A tool that only needs the directory.
+struct FileTool {
+    name: &'static str,
+    description: &'static str,
+    schema: fn() -> Value,
+    company: Company,
+    run: Handler,
+}
+
+const FILE_TOOLS: [FileTool; 5] = [
+    FileTool {
+        name: "read_file",
+        description: "Reads a text file of the working directory. Long files are read in parts with offset and limit.",
+        schema: files::read_schema,
+        company: Company::Any,
+        run: files::read,
+    },
+    FileTool {
+        name: "write_file",
+        description: "Creates or replaces a file of the working directory; missing directories are created.",
+        schema: files::write_schema,
+        company: Company::Alone,
+        run: files::write,
+    },
+    FileTool {
+        name: "edit_file",
+        description: "Replaces one exact piece of text in a file. The old text must occur exactly once unless replace_all \
+                      is true.",
+        schema: files::edit_schema,
+        company: Company::Alone,
+        run: files::edit,
+    },
+    FileTool {
+        name: "list_files",
+        description: "Lists files and directories below a directory of the working directory, one per line; \
+                      directories end with a slash. `.git` is left out.",
+        schema: search::list_schema,
+        company: Company::Any,
+        run: search::list,
+    },
+    FileTool {
+        name: "search_files",
+        description: "Searches file contents with a regular expression and answers with path:line: text.",
+        schema: search::search_schema,
+        company: Company::Any,
+        run: search::search,
+    },
+];
+
+const RUN_COMMAND: &str = "run_command";
+
+impl Workspace {
+    pub(crate) fn open(
+        path: &Path,
+        run: &str,
+        scratch: &Path,
+        commands: Arc<CommandPolicy>,
+        limits: Arc<Limits>,
+    ) -> std::io::Result<Self> {
+        let root = Arc::new(Root::open(path)?);
+        let workdir = root.path().to_owned();
+        let place = command::Place { workdir, scratch: scratch.to_owned(), run: run.to_owned() };
+        Ok(Self { root, place, commands, limits })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn runs_commands(&self) -> bool {
+        !matches!(*self.commands, CommandPolicy::Off)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let command = self.runs_commands().then_some(RUN_COMMAND);
+        FILE_TOOLS.iter().map(|tool| tool.name).chain(command)
+    }
+
+    pub(crate) fn definitions(&self) -> Vec<ToolDef> {
+        let mut tools: Vec<ToolDef> = FILE_TOOLS
+            .iter()
+            .map(|tool| ToolDef {
+                name: tool.name.to_owned(),
+                description: tool.description.to_owned(),
+                input_schema: (tool.schema)(),
+            })
+            .collect();
+        if self.runs_commands() {
+            tools.push(ToolDef {
+                name: RUN_COMMAND.to_owned(),
+                description:
+                    "Runs a shell command in the working directory and answers with its exit code and output."
+                        .to_owned(),
+                input_schema: command::schema(),
+            });
+        }
+        tools
+    }
+
+    pub(crate) fn company(&self, name: &str) -> Company {
+        if name == RUN_COMMAND {
+            return Company::Alone;
+        }
+        FILE_TOOLS.iter().find(|tool| tool.name == name).map_or(Company::Any, |tool| tool.company)
+    }
+
+    /// Runs the tool called `name`, if it is one of these.
+    pub(crate) async fn call(&self, name: &str, arguments: &Value) -> Option<ToolAnswer> {
+        if name == RUN_COMMAND && self.runs_commands() {
+            return Some(command::run(&self.commands, &self.place, &self.limits, arguments).await);
+        }
+        let run = FILE_TOOLS.iter().find(|tool| tool.name == name)?.run;
+        let (root, limits, arguments) = (Arc::clone(&self.root), Arc::clone(&self.limits), arguments.clone());
+        let done = tokio::task::spawn_blocking(move || run(&root, &limits, &arguments)).await;
+        Some(match done {
+            Ok(Ok(text)) => ToolAnswer::ok(text),
+            Ok(Err(message)) => ToolAnswer::error(message),
+            Err(_) => ToolAnswer::error("the tool broke; this is a bug of crewkit"),
+        })
+    }
+}
+
+/// A string argument.
+fn text<'a>(arguments: &'a Value, name: &str) -> Result<&'a str, String> {
+    arguments[name].as_str().ok_or_else(|| format!("{name} is missing or not a string"))
+}
+
+/// A whole number that may be missing.
+fn number(arguments: &Value, name: &str) -> Result<Option<u64>, String> {
+    match &arguments[name] {
+        Value::Null => Ok(None),
+        value => {
+            value.as_u64().map(Some).ok_or_else(|| format!("{name} must be a whole number, not {value}"))
+        }
+    }
+}
+
+/// A schema of an object.
+fn object(properties: Value, required: &[&str]) -> Value {
+    json!({"type": "object", "properties": properties, "required": required})
+}
