@@ -120,6 +120,16 @@ limits! {
     /// Started and stopped tasks that are remembered.
     fleet_journal_entries = 4_096;
 
+    // The fleet on this machine.
+    /// Time one git command may take.
+    fleet_git_seconds = 120;
+    /// Largest plain directory that is copied for an agent.
+    fleet_copy_bytes = 2 * 1024 * MIB;
+    /// Files and directories of a plain directory that is copied for an agent.
+    fleet_copy_entries = 100_000;
+    /// Days the files of deleted agents stay in the trash; 0 means for ever.
+    fleet_trash_days = 14;
+
     // Agents.
     /// Longest contract.
     agent_contract_bytes = MIB;

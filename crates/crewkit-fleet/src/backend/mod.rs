@@ -16,6 +16,7 @@ use crate::model::{Health, HistoryScope, LogEntry, Project, Role, StatusWord, Ta
 use crate::time::Moment;
 
 pub mod coder;
+pub mod local;
 
 /// What is known of one agent, and the backend's own handle to it.
 #[derive(Debug, Clone)]
