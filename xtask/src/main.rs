@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
 mod ci;
+mod crash_sweep;
 mod docs;
 mod shell;
 mod tidy;
@@ -12,6 +13,8 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   ci              everything that has to pass before a change lands
+  crash-sweep [--full]
+                  kill a deploy, and fail its system calls, at every call that changes something
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
 
@@ -20,6 +23,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["ci"] => ci::run(),
+        ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
+        ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {

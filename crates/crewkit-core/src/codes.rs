@@ -96,6 +96,128 @@ codes! {
             "The request took longer than its limit.",
             "Try again, or raise the limit the message names.";
     }
+    "Packs" {
+        AdoptConfirmRequired = "E_ADOPT_CONFIRM_REQUIRED",
+            "The deploy would overwrite files that are not managed yet.",
+            "Look at them with `preview --diff`; repeat with `--adopt` if they may be replaced, a backup is kept.";
+        ConfigMissing = "E_CONFIG_MISSING",
+            "There is no agentpack.yaml in the config repo.",
+            "Run `agentpack init`, or name another repo with `--repo`.";
+        ConfigInvalid = "E_CONFIG_INVALID",
+            "agentpack.yaml, a frontmatter or an overlay file says something that cannot be used.",
+            "Correct the place the message names, then repeat.";
+        ConfigUnsupportedVersion = "E_CONFIG_UNSUPPORTED_VERSION",
+            "agentpack.yaml has a version this program does not know.",
+            "Use `version: 1`, or a newer program.";
+        ConfigExists = "E_CONFIG_EXISTS",
+            "There is a configuration already where a new one was to be written.",
+            "Edit the existing one, or choose another place with `--repo`.";
+        ProfileNotFound = "E_PROFILE_NOT_FOUND",
+            "agentpack.yaml has no profile of that name.",
+            "Use one of the profiles the message lists, or add it.";
+        TargetUnsupported = "E_TARGET_UNSUPPORTED",
+            "A target is named that does not exist.",
+            "Use one of the targets the message lists.";
+        TargetNotAFile = "E_TARGET_NOT_A_FILE",
+            "Something that is not a regular file stands where a file is to be written.",
+            "Move the directory, link or device the message names away, then repeat.";
+        TargetEscape = "E_TARGET_ESCAPE",
+            "A path below a target root leads outside of it, through a symbolic link or its own spelling.",
+            "Replace the link with a directory; only the root itself may be a link.";
+        ModuleNotFound = "E_MODULE_NOT_FOUND",
+            "agentpack.yaml has no module of that id.",
+            "Use one of the ids `agentpack.yaml` lists.";
+        ModuleInvalid = "E_MODULE_INVALID",
+            "The content of a module does not fit its type, or its id cannot become a path.",
+            "Correct the file or id the message names.";
+        SourceInvalid = "E_SOURCE_INVALID",
+            "The source of a module is written in a way that is refused: a path that leaves its root, or an unsafe git URL or ref.",
+            "Correct `source` of the module the message names.";
+        SourceMissing = "E_SOURCE_MISSING",
+            "The source of a module does not exist or cannot be read.",
+            "Create it, correct its path, or disable the module.";
+        SourceMismatch = "E_SOURCE_MISMATCH",
+            "A checkout in the cache, or what was fetched, is not what the lockfile or its own record says.",
+            "Run `agentpack fetch` to fetch it anew; if that says the same, find out who changed it before `agentpack lock`.";
+        DesiredStateConflict = "E_DESIRED_STATE_CONFLICT",
+            "Two modules want different content in the same file.",
+            "Rename, disable or restrict one of the modules the message names.";
+        LockfileMissing = "E_LOCKFILE_MISSING",
+            "There is no agentpack.lock.json.",
+            "Run `agentpack lock` or `agentpack update`.";
+        LockfileInvalid = "E_LOCKFILE_INVALID",
+            "agentpack.lock.json cannot be read or contains values that are refused.",
+            "Restore it from version control, or write it anew with `agentpack lock`.";
+        LockfileUnsupportedVersion = "E_LOCKFILE_UNSUPPORTED_VERSION",
+            "agentpack.lock.json has a version this program does not know.",
+            "Use a newer program, or write it anew with `agentpack lock`.";
+        OverlayNotFound = "E_OVERLAY_NOT_FOUND",
+            "The module has no overlay in that scope.",
+            "Create one with `agentpack overlay edit`.";
+        OverlayBaselineMissing = "E_OVERLAY_BASELINE_MISSING",
+            "The overlay does not say which upstream it was made from.",
+            "Run `agentpack overlay edit` once; it writes the baseline.";
+        OverlayBaselineUnsupported = "E_OVERLAY_BASELINE_UNSUPPORTED",
+            "The upstream content the overlay was made from is not available any more.",
+            "Compare by hand, then delete `.agentpack/baseline.json` and run `overlay edit`.";
+        OverlayRebaseConflict = "E_OVERLAY_REBASE_CONFLICT",
+            "Overlay and upstream changed the same lines.",
+            "Resolve the files the message names, then run `overlay rebase` again.";
+        OverlayPatchApplyFailed = "E_OVERLAY_PATCH_APPLY_FAILED",
+            "A patch of an overlay does not fit its upstream file.",
+            "Run `agentpack overlay rebase`, or correct the patch.";
+        GitNotFound = "E_GIT_NOT_FOUND",
+            "The program git was not found.",
+            "Install git and make sure it is in PATH.";
+        GitFailed = "E_GIT_FAILED",
+            "A git command ended with an error or took too long.",
+            "Read what git said in the message; check address, ref, network and credentials.";
+        EditorFailed = "E_EDITOR_FAILED",
+            "The editor could not be started or ended with an error.",
+            "Set EDITOR to a program that exists; the overlay is kept.";
+        ConfirmTokenExpired = "E_CONFIRM_TOKEN_EXPIRED",
+            "The plan that was approved is too old.",
+            "Call `deploy` again, look at the plan, and apply with its new token.";
+        ConfirmTokenMismatch = "E_CONFIRM_TOKEN_MISMATCH",
+            "The plan that was approved is not the plan that would be applied now.",
+            "Call `deploy` again, look at the plan, and apply with its new token.";
+        SnapshotNotFound = "E_SNAPSHOT_NOT_FOUND",
+            "There is no snapshot of that id.",
+            "Use an id `agentpack snapshots list` prints.";
+        SnapshotInvalid = "E_SNAPSHOT_INVALID",
+            "A snapshot cannot be read or lacks content that is needed.",
+            "Use another snapshot, or restore the state directory from a backup.";
+        Locked = "E_LOCKED",
+            "Another command is changing the same home.",
+            "Wait for the process the message names to end.";
+        RecoveryFailed = "E_RECOVERY_FAILED",
+            "An interrupted deploy could not be finished or undone.",
+            "Correct the cause the message names, then run any command again; the journal is kept.";
+        Drifted = "E_DRIFTED",
+            "A file changed between the plan and its application.",
+            "Look at the new plan and repeat.";
+        IoPermissionDenied = "E_IO_PERMISSION_DENIED",
+            "The system denied access to a file or directory.",
+            "Correct the permissions of the path the message names.";
+        IoNoSpace = "E_IO_NO_SPACE",
+            "The disk is full or a quota is reached.",
+            "Free some space; nothing was changed.";
+        IoReadOnly = "E_IO_READ_ONLY",
+            "The file system is mounted read-only.",
+            "Mount it writable; nothing was changed.";
+        IoInvalidPath = "E_IO_INVALID_PATH",
+            "A path contains something the system or this program does not allow.",
+            "Rename the path the message names.";
+        IoPathTooLong = "E_IO_PATH_TOO_LONG",
+            "A path is longer than the system allows.",
+            "Shorten the path the message names.";
+        IoFailed = "E_IO_FAILED",
+            "Reading or writing a file failed.",
+            "Read the cause in the message; it names the path.";
+        Unexpected = "E_UNEXPECTED",
+            "The pack part itself failed; this is a bug.",
+            "Report the message.";
+    }
     "Fleet" {
         FleetBadRequest = "bad_request",
             "A fleet tool was given something it cannot act on: an argument, a name that is taken, an agent in the wrong status.",

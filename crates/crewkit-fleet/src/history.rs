@@ -114,7 +114,7 @@ pub fn tidy(reports: &[Report], context: &Context<'_>) -> Vec<Task> {
     for report in in_order(reports) {
         match groups.last_mut() {
             Some(group) if report.message.is_empty() || report.message == group.message => {
-                group.absorb(report)
+                group.absorb(report);
             }
             None if report.message.is_empty() && !only_empty => {}
             _ => groups.push(Group::of(report)),

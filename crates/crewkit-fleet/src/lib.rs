@@ -9,6 +9,7 @@ pub mod filter;
 pub mod history;
 pub mod metadata;
 pub mod model;
+pub mod schema;
 pub mod service;
 mod sys;
 pub mod time;

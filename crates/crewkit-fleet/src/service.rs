@@ -565,8 +565,7 @@ fn no_project(
     missing: impl FnOnce(String) -> FleetError,
 ) -> FleetError {
     if let Choice::Several(candidates) = choice {
-        let message =
-            format!("project '{word}' exists in several organizations; use {}", candidates.join(" or "));
+        let message = format!("project '{word}' exists more than once; use {}", candidates.join(" or "));
         return FleetError::invalid("project", message).with("candidates", candidates);
     }
     let known: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();

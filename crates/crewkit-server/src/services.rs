@@ -1,5 +1,12 @@
 //! What the operations work on.
 
+use std::sync::Arc;
+
+use crewkit_pack::commands::Pack;
+
 /// The services behind the operations, built once by the binary and shared by every door.
 #[derive(Debug, Default)]
-pub struct Services {}
+pub struct Services {
+    /// Deployment of agent assets.
+    pub pack: Option<Arc<Pack>>,
+}

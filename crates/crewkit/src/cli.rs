@@ -11,7 +11,8 @@ use crewkit_server::Services;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::{config_show, home, logging, mcp, output, serve};
+use crate::pack::args::PackArgs;
+use crate::{config_show, home, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -53,6 +54,9 @@ enum Command {
     Serve(ServeArgs),
     /// Serve MCP on standard input and output.
     Mcp(SelectionArgs),
+    /// Deploy agent assets: the same commands as `agentpack`.
+    #[command(disable_help_subcommand = true)]
+    Pack(PackArgs),
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -141,7 +145,15 @@ impl Cli {
 
 /// Runs `crewkit` with the process's arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        // Pack answers in its own envelope, whatever goes wrong.
+        Err(error) if arguments.iter().any(|argument| argument == "pack") => {
+            return pack::usage_error(&error, &arguments).into();
+        }
+        Err(error) => error.exit(),
+    };
     let json = cli.common.json;
     match run(cli) {
         Ok(exit) => exit.into(),
@@ -168,6 +180,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         _ => {}
     }
+    if let Command::Pack(arguments) = cli.command {
+        return Ok(pack::run(arguments, cli.common.json, "crewkit pack"));
+    }
     let config = Config::load(home::resolve(cli.common.home)?, |name| std::env::var(name).ok(), &flags)?;
     logging::start(cli.common.verbose, config.text("log.format") == Some("json"));
     match cli.command {
@@ -175,10 +190,15 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mcp(_) => {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
-            mcp::serve(catalog, Arc::new(Services::default()), selection, &config.limits())?;
+            mcp::serve(catalog, Arc::new(services(&config)?), selection, &config.limits())?;
         }
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
-        Command::Completions { .. } | Command::Man => {}
+        Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
     Ok(Exit::Ok)
+}
+
+/// The services of this process.
+pub fn services(config: &Config) -> Result<Services, Failure> {
+    Ok(Services { pack: Some(Arc::new(pack::service(config.limits())?)) })
 }

@@ -12,6 +12,7 @@ pub mod home;
 pub mod logging;
 pub mod mcp;
 pub mod output;
+pub mod pack;
 pub mod remote;
 pub mod serve;
 pub mod settings;

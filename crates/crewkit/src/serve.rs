@@ -4,7 +4,6 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use crewkit_core::Code;
-use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
 use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{McpDoor, SessionMode};
@@ -41,7 +40,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
         let stop = CancellationToken::new();
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
-        let services = Arc::new(Services::default());
+        let services = Arc::new(crate::cli::services(config)?);
         let server = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());

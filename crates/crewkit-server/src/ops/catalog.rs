@@ -61,7 +61,7 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        Self::new(Vec::new())
+        Self::new(super::pack::operations())
     }
 
     /// The operation called `name`.

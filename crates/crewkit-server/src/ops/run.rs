@@ -9,7 +9,8 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Approval, Call, Entry, JsonObject, Problem, Progress, arguments};
+use super::arguments::WrongArgument;
+use super::{Approval, Call, Entry, JsonObject, Problem, Progress, arguments, pack};
 use crate::Services;
 use crate::metrics::Metrics;
 
@@ -65,7 +66,12 @@ async fn run_unmeasured(
             },
         );
     }
-    if let Err(wrong) = arguments::check(&entry.input, &mut arguments) {
+    let quiet = take_unadvertised(entry.operation.name, &mut arguments);
+    if let Err(wrong) = quiet.and_then(|quiet| {
+        arguments::check(&entry.input, &mut arguments)?;
+        arguments.extend(quiet);
+        Ok(())
+    }) {
         return refuse(
             entry,
             &Problem {
@@ -102,6 +108,24 @@ async fn run_unmeasured(
             )
         }
     }
+}
+
+/// Takes out the texts an operation accepts beside its schema, so that the schema check does not meet them.
+fn take_unadvertised(operation: &str, arguments: &mut JsonObject) -> Result<JsonObject, WrongArgument> {
+    let mut taken = JsonObject::new();
+    for (_, argument) in pack::NOT_ADVERTISED.iter().filter(|(name, _)| *name == operation) {
+        match arguments.shift_remove(*argument) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(text)) => {
+                taken.insert((*argument).to_owned(), text.into());
+            }
+            Some(_) => {
+                let problem = "must be a string".to_owned();
+                return Err(WrongArgument { argument: (*argument).to_owned(), problem });
+            }
+        }
+    }
+    Ok(taken)
 }
 
 fn refuse(entry: &Entry, problem: &Problem) -> Answer {

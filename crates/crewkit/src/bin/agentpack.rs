@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    crewkit::cli::main()
+    crewkit::pack::main()
 }

@@ -141,8 +141,7 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<T, CoderError> {
         let url = self.url(path, query);
-        let bytes = self.persistently(|until| self.whole(Method::GET, url.clone(), until)).await?;
-        decode(&bytes)
+        self.persistently(async |until| decode(&self.whole(url.clone(), until).await?)).await
     }
 
     /// Reads a page of workspaces while it arrives, keeping of each what `keep` makes of it; also says how many there
@@ -327,9 +326,9 @@ impl Client {
         outcome
     }
 
-    async fn whole(&self, method: Method, url: Url, until: Instant) -> Result<Vec<u8>, CoderError> {
+    async fn whole(&self, url: Url, until: Instant) -> Result<Vec<u8>, CoderError> {
         let time = until.saturating_duration_since(Instant::now());
-        let response = self.answer(self.http.request(method, url), until, time).await?;
+        let response = self.answer(self.http.get(url), until, time).await?;
         self.body(response, until, time).await
     }
 
@@ -400,11 +399,8 @@ impl Client {
         let retry_after = self.retry_after(&response);
         let route = response.url().path().to_owned();
         let said_in_json = is_json(&response);
-        let body = match collect(response, 64 * 1024, until, time).await {
-            Ok(body) => body,
-            // The refusal stands even when its reason got lost on the way.
-            Err(_) => Vec::new(),
-        };
+        // The refusal stands even when its reason got lost on the way.
+        let body = collect(response, 64 * 1024, until, time).await.unwrap_or_default();
         let refusal: Refusal =
             if said_in_json { serde_json::from_slice(&body).unwrap_or_default() } else { Refusal::default() };
         if status == StatusCode::NOT_FOUND && (refusal.message == "Route not found." || !said_in_json) {

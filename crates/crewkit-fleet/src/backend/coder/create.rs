@@ -27,7 +27,7 @@ use crate::model::RoleOrigin;
 const LOOKS: u32 = 4;
 const LOOK: Duration = Duration::from_millis(500);
 /// How long a spec waits for its agent to be ready, and how often that is looked at.
-const DELIVER_WITHIN: Duration = Duration::from_secs(30 * 60);
+const DELIVER_WITHIN: Duration = Duration::from_mins(30);
 const DELIVER_LOOK: Duration = Duration::from_secs(3);
 
 /// How the spec reaches the agent.

@@ -5,6 +5,8 @@
 //! 3. the Taskfile in the workspace, read and run through the web terminal;
 //! 4. branch and commit from git, and the pull request the agent reported.
 
+use std::fmt::Write as _;
+
 use reqwest::Method;
 use tokio::time::Instant;
 
@@ -210,18 +212,20 @@ fn task_script(tasks: &[MetaTask], seconds: u64) -> String {
         tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
     let mut shown = String::new();
     if !shared.is_empty() {
-        script.push_str(&format!(
+        let _ = write!(
+            script,
             "( $T task --silent --output prefixed --parallel {} >$d/all.o 2>$d/all.e; echo $? >$d/all.c ) &\n",
             shared.join(" ")
-        ));
+        );
         shown.push_str("show all all\n");
     }
     for (index, task) in tasks.iter().enumerate().filter(|(_, task)| task.own_prefix) {
         let name = &task.name;
-        script.push_str(&format!(
+        let _ = write!(
+            script,
             "( $T task --silent {name} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &\n"
-        ));
-        shown.push_str(&format!("show field:{name} {index}\n"));
+        );
+        let _ = write!(shown, "show field:{name} {index}\n");
     }
     script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
 }
@@ -233,10 +237,11 @@ fn plain_script(tasks: &[MetaTask], seconds: u64) -> String {
     for (index, task) in tasks.iter().enumerate() {
         let Ok(commands) = &task.plain else { continue };
         let commands = quoted(&commands.join("\n"));
-        script.push_str(&format!(
+        let _ = write!(
+            script,
             "( $T sh -ec {commands} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &\n"
-        ));
-        shown.push_str(&format!("show field:{} {index}\n", task.name));
+        );
+        let _ = write!(shown, "show field:{} {index}\n", task.name);
     }
     script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
 }

@@ -27,7 +27,7 @@ pub(super) const LIVE_CHECK: Duration = Duration::from_secs(2);
 /// Time after a start in which a resting agent may simply not have read its spec yet.
 const SETTLING_SECONDS: i64 = 120;
 /// How long the list of templates with AI tasks is believed.
-const TASK_TEMPLATES_FRESH: Duration = Duration::from_secs(60);
+const TASK_TEMPLATES_FRESH: Duration = Duration::from_mins(1);
 /// Most pages of one list.
 const MOST_PAGES: usize = 500;
 
@@ -64,7 +64,7 @@ impl Inner {
         );
         mine.retain(|record| self.is_allowed(record));
         self.add_roles(&mut mine).await;
-        mine.sort_by(|a, b| a.name.to_lowercase().cmp(&b.name.to_lowercase()));
+        mine.sort_by_key(|agent| agent.name.to_lowercase());
         Ok(mine)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crewkit_core::AgentStatus;
-use reqwest::{Method, Url};
+use reqwest::Method;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -23,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Time after which the interrupt key is pressed once more.
 const PRESS_AGAIN: Duration = Duration::from_secs(1);
 
+/// How AgentAPI words that it takes no message because the agent works; any other failure leaves doubt.
+const REFUSED_WHILE_WORKING: &str = "can only be sent when";
+
 /// What became of a message.
 enum Sent {
     Taken,
@@ -40,7 +43,7 @@ impl Inner {
         let handle = &agent.handle;
         let sent = match self.send_to_task(handle, text).await? {
             Sent::NoSuchWay => self.send_to_app(handle, text).await?,
-            sent => sent,
+            Sent::Taken => Sent::Taken,
         };
         if let Sent::NoSuchWay = sent {
             return Err(FleetError::unavailable(format!(
@@ -101,13 +104,11 @@ impl Inner {
         let time = Duration::from_millis(self.settings.limits.fleet_coder_send_ms);
         match agentapi::type_in(&self.client, &places, Typing::Message, text, time).await {
             Ok(()) => Ok(Sent::Taken),
-            Err(AppError::Refused(reason)) if self.works(&places).await => Err(not_at_rest(&reason)),
+            Err(AppError::Refused(reason)) if reason.contains(REFUSED_WHILE_WORKING) => {
+                Err(not_at_rest(&reason))
+            }
             Err(error) => self.settle_doubt(handle, text, &error.to_string()).await,
         }
-    }
-
-    async fn works(&self, places: &[Url]) -> bool {
-        matches!(agentapi::activity(&self.client, places, LIVE_CHECK).await, Ok(Activity::Running))
     }
 
     /// Looks whether a message arrived although no good answer came; it is never sent a second time.
@@ -155,7 +156,7 @@ impl Inner {
             }
         }
         let newest = self.history(agent, Rows::Tidy).await.into_iter().next();
-        let task = newest.map_or_else(|| self.unreported_task(agent), |task| task);
+        let task = newest.unwrap_or_else(|| unreported_task(agent));
         Ok(Interrupted {
             task: Task {
                 status: TaskStatus::Stopped,
@@ -167,16 +168,10 @@ impl Inner {
         })
     }
 
-    fn unreported_task(&self, agent: &AgentRecord<CoderHandle>) -> Task {
-        let context = self.context(agent, &[]);
-        let text = agent.current_task.clone().unwrap_or_default();
-        history::initial_task(&text, agent.handle.workspace.latest_build.created_at, &context)
-    }
-
     /// The tasks of an agent, newest first.
     pub(super) async fn history(&self, agent: &AgentRecord<CoderHandle>, rows: Rows) -> Vec<Task> {
         let interventions = self.journal.of(agent.handle.workspace.id);
-        let context = self.context(agent, &interventions);
+        let context = context(agent, &interventions);
         let tasks = match rows {
             Rows::Tidy => history::tidy(&agent.handle.reports, &context),
             Rows::Raw => history::raw(&agent.handle.reports, &context),
@@ -187,21 +182,6 @@ impl Inner {
         let spec = self.spec(&agent.handle).await;
         let initial = history::initial_task(&spec, agent.created_at, &context);
         if spec.is_empty() { Vec::new() } else { vec![initial] }
-    }
-
-    fn context<'a>(
-        &self,
-        agent: &'a AgentRecord<CoderHandle>,
-        interventions: &'a [Intervention],
-    ) -> Context<'a> {
-        Context {
-            agent_name: &agent.name,
-            workspace_id: &agent.workspace_id,
-            since: agent.handle.workspace.latest_build.created_at,
-            busy: agent.status == AgentStatus::Busy,
-            online: agent.status.availability().is_online(),
-            interventions,
-        }
     }
 
     /// The conversation, from the tasks API where it keeps one, else from the agent itself.
@@ -234,7 +214,7 @@ impl Inner {
 
     async fn log_of_task(&self, handle: &CoderHandle) -> Option<Vec<LogEntry>> {
         let version = self.client.version();
-        let task = self.task_id(handle).filter(|_| !version.is_some_and(|it| it < Version::TASK_SEND))?;
+        let task = self.task_id(handle).filter(|_| version.is_none_or(|it| it >= Version::TASK_SEND))?;
         for route in self.tasks_routes.candidates(version) {
             let path = format!("{}/{}/{task}/logs", route.path(), self.settings.owner);
             match self.client.get::<TaskLogs>(&path, &[]).await {
@@ -253,6 +233,24 @@ impl Inner {
             }
         }
         None
+    }
+}
+
+/// A task the agent has not reported anything about.
+fn unreported_task(agent: &AgentRecord<CoderHandle>) -> Task {
+    let text = agent.current_task.clone().unwrap_or_default();
+    let begun = agent.handle.workspace.latest_build.created_at;
+    history::initial_task(&text, begun, &context(agent, &[]))
+}
+
+fn context<'a>(agent: &'a AgentRecord<CoderHandle>, interventions: &'a [Intervention]) -> Context<'a> {
+    Context {
+        agent_name: &agent.name,
+        workspace_id: &agent.workspace_id,
+        since: agent.handle.workspace.latest_build.created_at,
+        busy: agent.status == AgentStatus::Busy,
+        online: agent.status.availability().is_online(),
+        interventions,
     }
 }
 

@@ -1,0 +1,173 @@
+//! The metadata endpoint inside a workspace, run for real on a directory.
+
+use std::path::{Path, PathBuf};
+
+use crewkit_core::Limits;
+use crewkit_fleet::metadata::runner::Runner;
+use crewkit_fleet::metadata::server;
+use serde_json::{Value, json};
+
+fn runner(directory: &Path, task_program: Option<PathBuf>) -> Runner {
+    Runner { directory: directory.to_owned(), taskfile: None, task_program, limits: Limits::default() }
+}
+
+fn write(path: PathBuf, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+#[tokio::test]
+async fn plain_tasks_run_without_task_and_each_failure_is_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    write(
+        home.path().join("Taskfile.yml"),
+        "version: '3'\nincludes: {sub: ./sub}\ntasks:\n  \
+         where: {desc: Here, meta: {include_in_list: true}, cmds: ['cat marker', 'echo noise >&2']}\n  \
+         object: {meta: {include_in_list: false}, cmd: 'echo ''{\"a\": [1]}'''}\n  \
+         empty: {meta: {}, cmds: ['true']}\n  \
+         fails: {meta: {include_in_list: true}, cmds: ['echo no >&2', 'exit 4', 'echo never']}\n  \
+         silent: {meta: {include_in_list: true}, cmds: ['exit 5']}\n  \
+         needs: {meta: {include_in_list: true}, deps: [where], cmds: ['echo x']}\n  \
+         bad: {meta: {include_in_list: 7}, cmds: ['echo still here']}\n",
+    );
+    write(
+        home.path().join("sub/Taskfile.yml"),
+        "version: '3'\ntasks:\n  x: {meta: {include_in_list: true}, cmds: ['echo 1']}\n",
+    );
+    write(home.path().join("marker"), "found\n");
+    let fields = runner(home.path(), None).collect().await.in_full();
+    let value = |name: &str| fields[name]["value"].clone();
+    let error = |name: &str| fields[name]["error"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(
+        fields.keys().collect::<Vec<_>>(),
+        ["where", "object", "empty", "fails", "silent", "needs", "bad", "sub:x"]
+    );
+    assert_eq!(
+        (value("where"), value("object"), value("empty")),
+        (json!("found"), json!({"a": [1]}), Value::Null)
+    );
+    assert_eq!((value("fails"), error("fails").as_str()), (Value::Null, "no"));
+    assert!(error("silent").contains('5'));
+    assert!(error("needs").contains("`deps`"));
+    assert_eq!((value("bad"), value("sub:x")), (json!("still here"), json!(1)));
+    assert!(error("bad").contains("include_in_list"));
+}
+
+#[tokio::test]
+async fn a_command_that_never_ends_is_ended_with_its_children() {
+    let home = tempfile::tempdir().unwrap();
+    write(
+        home.path().join("Taskfile.yml"),
+        "version: '3'\ntasks:\n  slow: {meta: {}, cmds: ['sleep 1000 & echo $! > child; sleep 1000']}\n  \
+         quick: {meta: {}, cmds: ['echo 1']}\n",
+    );
+    let mut runner = runner(home.path(), None);
+    runner.limits.fleet_metadata_field_ms = 500;
+    let fields = runner.collect().await.in_full();
+    assert!(fields["slow"]["error"].as_str().unwrap().contains("took longer"), "{fields:?}");
+    assert_eq!(fields["quick"]["value"], 1);
+    let child: i32 = std::fs::read_to_string(home.path().join("child")).unwrap().trim().parse().unwrap();
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    for _ in 0..500 {
+        if rustix::process::test_kill_process(child).is_err() {
+            return;
+        }
+        // A killed process that nobody has reaped yet is a zombie; its state says so.
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", child.as_raw_nonzero())).unwrap_or_default();
+        if stat.is_empty() || stat.contains(") Z ") {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the child of a command that took too long is still there");
+}
+
+/// A stand-in for `task`: prefixes lines, merges error output, and counts how often it is started.
+const FAKE_TASK: &str = r#"#!/bin/sh
+echo started >> "$(dirname "$0")/starts"
+prefixed=; file=; names=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --output) prefixed=1; shift ;;
+    --taskfile) file=$2; shift ;;
+    --*) ;;
+    *) names="$names $1" ;;
+  esac
+  shift
+done
+code=0
+for name in $names; do
+  line="value of $name"
+  [ "$name" = fails ] && { echo "[fails] half"; echo "task: Failed to run task \"fails\": exit status 3" >&2; code=201; continue; }
+  [ "$name" = dropped ] && [ -n "$prefixed" ] && continue
+  if [ -n "$prefixed" ]; then echo "[$name] $line"; else echo "$line"; fi
+done
+exit $code
+"#;
+
+#[tokio::test]
+async fn one_task_process_serves_all_fields_that_can_share_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let task = home.path().join("bin/task");
+    write(task.clone(), FAKE_TASK);
+    std::fs::set_permissions(&task, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let field = |name: &str, more: &str| {
+        format!("  {name}: {{meta: {{include_in_list: true}}, cmds: ['x']{more}}}\n")
+    };
+    let starts = || std::fs::read_to_string(home.path().join("bin/starts")).unwrap().lines().count();
+
+    let text = format!("version: '3'\ntasks:\n{}{}{}", field("a", ""), field("b", ""), field("c", ""));
+    write(home.path().join("work/Taskfile.yml"), &text);
+    let work = home.path().join("work");
+    let fields = runner(&work, Some(task.clone())).collect().await.for_list();
+    assert_eq!(Value::from(fields), json!({"a": "value of a", "b": "value of b", "c": "value of c"}));
+    assert_eq!(starts(), 1);
+
+    let text = text + &field("own", ", prefix: zzz") + &field("fails", "") + &field("dropped", "");
+    write(home.path().join("work/Taskfile.yml"), &text);
+    let fields = runner(&work, Some(task)).collect().await.in_full();
+    assert_eq!(fields["own"]["value"], "value of own", "a prefix of its own gets a process of its own");
+    assert_eq!(fields["fails"]["error"], "half\nexit status 3");
+    assert_eq!(fields["dropped"]["value"], "value of dropped", "what may not have run is run again");
+    assert_eq!(starts(), 1 + 3);
+}
+
+#[tokio::test]
+async fn the_endpoint_answers_in_the_form_fleets_read() {
+    let home = tempfile::tempdir().unwrap();
+    write(
+        home.path().join("Taskfile.yml"),
+        "version: '3'\ntasks:\n  n: {desc: Number, meta: {include_in_list: true}, cmds: ['echo x >> ran; echo 7']}\n",
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = server::router(runner(home.path(), None));
+    let server = tokio::spawn(async move { axum::serve(listener, router).await });
+    let get = async |path: &str| reqwest::get(format!("http://{address}{path}")).await.unwrap();
+
+    assert_eq!(get("/health").await.json::<Value>().await.unwrap(), json!({"status": "ok"}));
+    let many = (0..5).map(|_| async { get("/metadata").await.json::<Value>().await.unwrap() });
+    for answer in futures_util::future::join_all(many).await {
+        assert_eq!(
+            answer,
+            json!({"data": {"n": {"value": 7, "error": null, "schema": {"description": "Number", "include_in_list": true}}},
+                "meta": {"version": "1.0"}})
+        );
+    }
+    let ran = std::fs::read_to_string(home.path().join("ran")).unwrap().lines().count();
+    assert_eq!(ran, 1, "requests that come together share one collection");
+    assert_eq!(get("/nothing").await.status(), 404);
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_broken_taskfile_is_no_metadata_and_none_is_git() {
+    let home = tempfile::tempdir().unwrap();
+    write(home.path().join("Taskfile.yml"), "tasks: [");
+    assert!(runner(home.path(), None).collect().await.is_empty());
+    let empty = tempfile::tempdir().unwrap();
+    let fields = runner(empty.path(), None).collect().await;
+    assert!(!fields.fields.iter().any(|field| field.error.is_some()));
+}

@@ -1,0 +1,220 @@
+//! Init, add, remove: the config repo itself.
+
+use std::fs;
+use std::path::Path;
+
+use crewkit_core::Code;
+use serde_json::{Map, Value, json};
+
+use super::{Consent, Pack, path_data};
+use crate::atomic;
+use crate::doctor::{self, IGNORE_LINE};
+use crate::envelope::Answer;
+use crate::error::{PackError, Result};
+use crate::manifest::{self, Manifest, Module, ModuleType};
+use crate::manifest_edit;
+use crate::session::{Select, repo_of};
+use crate::source::{process, refused, spec};
+use crate::view;
+
+/// What `init` is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Init {
+    /// Also make the repo a git repository.
+    pub git: bool,
+}
+
+/// A module to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Add {
+    /// Its type.
+    pub kind: String,
+    /// Its source, as `local:…` or `git:…`.
+    pub source: String,
+    /// Its id; derived when nothing is said.
+    pub id: Option<String>,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// The targets it is for; empty means all.
+    pub targets: Vec<String>,
+}
+
+/// The files of a new repo. An empty list of modules makes the first plan empty, not surprising.
+const SKELETON: [(&str, &str); 4] = [
+    (
+        manifest::FILE_NAME,
+        r#"version: 1
+
+profiles:
+  default:
+    include_tags: ["base"]
+
+targets:
+  codex:
+    mode: files
+    scope: both
+    options:
+      write_repo_skills: true
+      write_user_skills: true
+      write_user_prompts: true
+      write_agents_global: true
+      write_agents_repo_root: true
+  claude_code:
+    mode: files
+    scope: both
+    options:
+      write_repo_commands: true
+      write_user_commands: true
+      write_repo_skills: false
+      write_user_skills: false
+
+modules: []
+"#,
+    ),
+    (
+        "modules/instructions/base/AGENTS.md",
+        "# Instructions for agents\n\nAdd what every agent should know, then list this directory as a module:\n\n- how to build and test\n- what to leave alone\n",
+    ),
+    (
+        "modules/prompts/draftpr.md",
+        "# Draft a pull request\n\nDescribe the change on this branch: what it does, why, how it was tested, and what could go wrong.\n",
+    ),
+    (
+        "modules/claude-commands/ap-plan.md",
+        "---\ndescription: \"agentpack: show the plan\"\n---\n\nRun `agentpack plan --json` and say in a few sentences what would change.\n",
+    ),
+];
+
+impl Pack {
+    /// Creates the config repo; what is there already stays.
+    pub fn init(&self, select: &Select, init: Init, consent: Consent) -> Result<Answer> {
+        if !select.dry_run {
+            consent.require("init")?;
+        }
+        self.noticing(|warnings| {
+            self.locked(select, "init", warnings, |_| {
+                let repo = repo_of(&self.env, select);
+                if !select.dry_run && !Manifest::path_in(&repo).exists() {
+                    for (path, text) in SKELETON {
+                        let path = repo.join(path);
+                        if !path.exists() {
+                            atomic::write(&path, text.as_bytes())?;
+                        }
+                    }
+                }
+                let mut data = path_data("repo", &repo);
+                if init.git {
+                    data.insert("git".to_owned(), self.init_git(&repo, select.dry_run)?);
+                }
+                Ok(data.into())
+            })
+        })
+    }
+
+    fn init_git(&self, repo: &Path, dry_run: bool) -> Result<Value> {
+        let initialized = !repo.join(".git").exists();
+        if initialized && !dry_run {
+            process::require(&self.env, repo, "make the config repo a git repository", &["init", "--quiet"])?;
+        }
+        let ignore = doctor::plan_ignore_lines(repo, &[IGNORE_LINE, ".DS_Store"])?;
+        if !dry_run {
+            ignore.apply()?;
+        }
+        let mut data = view::object(json!({
+            "initialized": initialized && !dry_run,
+            "gitignore_updated": ignore.is_needed() && !dry_run,
+        }));
+        view::put_path(&mut data, "gitignore_path", ignore.path());
+        Ok(data.into())
+    }
+
+    /// Adds a module to the manifest.
+    pub fn add(&self, select: &Select, add: &Add, consent: Consent) -> Result<Answer> {
+        if !select.dry_run {
+            consent.require("add")?;
+        }
+        let module = module_to_add(add)?;
+        self.noticing(|warnings| {
+            self.locked(select, "add", warnings, |warnings| {
+                let repo = repo_of(&self.env, select);
+                if let Some(local) = &module.source.local_path
+                    && !repo.join(&local.path).exists()
+                {
+                    warnings.push(format!(
+                        "module {}: {} does not exist yet",
+                        module.id,
+                        repo.join(&local.path).display()
+                    ));
+                }
+                self.edit_manifest(&repo, select.dry_run, &module.id, |text, path| {
+                    manifest_edit::add(text, &module, path, &self.env.limits)
+                })
+            })
+        })
+    }
+
+    /// Removes a module from the manifest.
+    pub fn remove(&self, select: &Select, module_id: &str, consent: Consent) -> Result<Answer> {
+        if !select.dry_run {
+            consent.require("remove")?;
+        }
+        self.noticing(|warnings| {
+            self.locked(select, "remove", warnings, |_| {
+                let repo = repo_of(&self.env, select);
+                self.edit_manifest(&repo, select.dry_run, module_id, |text, path| {
+                    manifest_edit::remove(text, module_id, path, &self.env.limits)
+                })
+            })
+        })
+    }
+
+    fn edit_manifest(
+        &self,
+        repo: &Path,
+        dry_run: bool,
+        module_id: &str,
+        edit: impl FnOnce(&str, &Path) -> Result<String>,
+    ) -> Result<Value> {
+        let path = Manifest::path_in(repo);
+        let text = manifest::read_text(&path, &self.env.limits)?;
+        let edited = edit(&text, &path)?;
+        if !dry_run {
+            atomic::write(&path, edited.as_bytes())?;
+        }
+        let mut data: Map<String, Value> = path_data("manifest", &path);
+        data.insert("module_id".to_owned(), module_id.into());
+        Ok(data.into())
+    }
+
+    /// Whether the config repo exists, for those who ask before they write.
+    pub fn has_config(&self, select: &Select) -> bool {
+        fs::exists(Manifest::path_in(&repo_of(&self.env, select))).unwrap_or(false)
+    }
+}
+
+fn module_to_add(add: &Add) -> Result<Module> {
+    let wrong = |message: String, argument: &str| {
+        PackError::new(Code::ArgumentInvalid, message).detail("argument", argument)
+    };
+    let kind = ModuleType::from_name(&add.kind).ok_or_else(|| {
+        wrong(format!("`{}` is none of {}", add.kind, ModuleType::NAMES.join(", ")), "module_type")
+    })?;
+    let source = spec::parse(&add.source).map_err(|why| {
+        let id = add.id.as_deref().unwrap_or(&add.source);
+        refused(id, &why)
+    })?;
+    let id = match &add.id {
+        Some(id) if id.trim().is_empty() => return Err(wrong("the id is empty".to_owned(), "id")),
+        Some(id) => id.clone(),
+        None => spec::derived_id(kind, &source)
+            .ok_or_else(|| wrong("no id follows from the source; give one with --id".to_owned(), "id"))?,
+    };
+    if kind == ModuleType::Skill {
+        let name = crate::ids::module_name(&id);
+        crate::path::RelPath::new(name.as_str()).map_err(|error| {
+            PackError::new(Code::ModuleInvalid, format!("module {id} cannot become a path: {error}"))
+                .detail("module_id", id.as_str())
+        })?;
+    }
+    Ok(Module { id, kind, enabled: true, tags: add.tags.clone(), targets: add.targets.clone(), source })
+}

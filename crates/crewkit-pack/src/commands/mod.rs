@@ -1,0 +1,156 @@
+//! The verbs: each takes what was asked and gives an answer or a coded error. Command line, MCP and REST call these and
+//! only these.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crewkit_core::Code;
+use serde_json::{Map, Value, json};
+
+use crate::env::Env;
+use crate::envelope::Answer;
+use crate::error::{PackError, Result};
+use crate::hash_cache::{self, HashCache};
+use crate::home::{Locked, StateHome};
+use crate::session::{Select, Session};
+use crate::state_lock::LockRequest;
+use crate::transaction::Outcome;
+use crate::view;
+
+mod config;
+mod deploy;
+mod describe;
+mod look;
+mod overlays;
+mod pins;
+mod snapshots;
+
+pub use config::{Add, Init};
+pub use deploy::{Deploy, Tokens};
+pub use describe::{Argument, CommandRow, GLOBAL_ARGUMENTS, MUTATING};
+pub use look::Explain;
+pub use overlays::{OverlayEdit, OverlayRef, OverlayScope};
+pub use pins::Update;
+pub use snapshots::Prune;
+
+/// Whether the caller has approved that something changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// Approved.
+    Given,
+    /// Not said.
+    Missing,
+}
+
+impl Consent {
+    /// Refuses `command` unless it is approved.
+    pub fn require(self, command: &str) -> Result<()> {
+        match self {
+            Self::Given => Ok(()),
+            Self::Missing => Err(PackError::new(
+                Code::ConfirmRequired,
+                format!("`{command}` changes something and was not approved: repeat with --yes (yes=true)"),
+            )
+            .detail("command", command)),
+        }
+    }
+}
+
+/// The pack service: surroundings, remembered hashes, and plans that wait for approval.
+#[derive(Debug)]
+pub struct Pack {
+    env: Env,
+    cache: HashCache,
+    tokens: Mutex<Tokens>,
+}
+
+impl Pack {
+    /// A service in these surroundings. Reads the hash cache, nothing else.
+    pub fn new(env: Env) -> Self {
+        let file = hash_cache::file_in(&env.state_dir());
+        let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
+        Self { env, cache, tokens: Mutex::default() }
+    }
+
+    /// The surroundings.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    fn session<'a>(&'a self, select: &'a Select) -> Result<Session<'a>> {
+        Session::open(&self.env, &self.cache, select)
+    }
+
+    /// Runs a verb so that what it noticed is told whether or not it succeeds.
+    fn noticing(&self, run: impl FnOnce(&mut Vec<String>) -> Result<Value>) -> Result<Answer> {
+        let mut warnings = Vec::new();
+        match run(&mut warnings) {
+            Ok(data) => Ok(Answer { data, warnings, roots: Vec::new() }),
+            Err(error) => Err(error.with_warnings(warnings)),
+        }
+    }
+
+    /// Keeps new hashes for the next process, unless nothing may be written.
+    fn remember(&self, select: &Select) {
+        if !select.dry_run {
+            self.cache.save();
+        }
+    }
+
+    fn state(&self) -> StateHome {
+        StateHome::new(&self.env.agentpack_home)
+    }
+
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::try_from(self.env.now()).unwrap_or_default()
+    }
+
+    /// Takes the lock of the home, finishing what was cut short.
+    fn lock<'a>(&self, home: &'a StateHome, command: &str, warnings: &mut Vec<String>) -> Result<Locked<'a>> {
+        let request = LockRequest {
+            command: command.to_owned(),
+            since: self.now(),
+            wait: Duration::from_secs(self.env.limits.pack_lock_wait_seconds),
+        };
+        let locked = home.lock(&request)?;
+        for recovered in locked.recovered() {
+            let ended = match recovered.outcome {
+                Outcome::Undone => "undone",
+                Outcome::Completed => "completed",
+            };
+            warnings.push(format!(
+                "`{}`, begun {}, had been cut short and was {ended}",
+                recovered.command, recovered.started_at
+            ));
+            for kept in &recovered.kept {
+                warnings.push(format!("{} was changed meanwhile and left as it is", kept.display()));
+            }
+        }
+        Ok(locked)
+    }
+
+    /// Says when a command was cut short, so that odd results explain themselves.
+    fn notice_pending(&self, warnings: &mut Vec<String>) {
+        match self.state().pending() {
+            Ok(Some(pending)) => warnings.push(format!(
+                "`{}`, begun {}, was cut short; the next changing command ends it",
+                pending.command, pending.started_at
+            )),
+            Ok(None) => {}
+            Err(error) => warnings.push(error.to_string()),
+        }
+    }
+}
+
+/// The members every answer about a selection has.
+fn selected(session: &Session<'_>) -> Result<Map<String, Value>> {
+    Ok(view::object(json!({"profile": session.select.profile, "targets": session.target_names()?})))
+}
+
+/// An answer that names one path.
+fn path_data(key: &str, path: &Path) -> Map<String, Value> {
+    let mut data = Map::new();
+    view::put_path(&mut data, key, path);
+    data
+}

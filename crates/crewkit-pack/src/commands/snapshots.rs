@@ -1,0 +1,105 @@
+//! Rollback, and looking after snapshots.
+
+use serde_json::{Map, Value, json};
+
+use super::{Consent, Pack};
+use crate::envelope::Answer;
+use crate::error::{PackError, Result};
+use crate::history::PruneMode;
+use crate::rollback::RollbackTo;
+use crate::session::Select;
+use crate::view;
+
+/// What `snapshots prune` is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prune {
+    /// How many of the newest snapshots stay; the limit `pack_snapshots_kept` when nothing is said.
+    pub keep: Option<u64>,
+}
+
+impl Pack {
+    /// Returns to the state a snapshot left (`<id>`) or found (`before:<id>`).
+    pub fn rollback(&self, select: &Select, to: &str, consent: Consent) -> Result<Answer> {
+        if !select.dry_run {
+            consent.require("rollback")?;
+        }
+        let target = RollbackTo::parse(to);
+        self.noticing(|warnings| {
+            let home = self.state();
+            // Looked at first without the lock: an unknown snapshot must not create anything.
+            let mut plan = home.plan_rollback(&target, self.now())?;
+            let mut data = Map::new();
+            data.insert("rolled_back_to".to_owned(), to.into());
+            if select.dry_run {
+                warnings.append(&mut plan.warnings);
+                data.insert("event_snapshot_id".to_owned(), Value::Null);
+                data.insert("changes".to_owned(), plan.request.changes.len().into());
+            } else {
+                drop(plan);
+                let locked = self.lock(&home, "rollback", warnings)?;
+                let (mut plan, applied) = locked.rollback(&target, self.now())?;
+                warnings.append(&mut plan.warnings);
+                warnings.extend(applied.untidy);
+                for path in &plan.backups {
+                    warnings.push(format!(
+                        "{} had been changed by hand; that content is kept in the snapshot of this rollback",
+                        path.display()
+                    ));
+                }
+                data.insert("event_snapshot_id".to_owned(), json!(applied.snapshot_id));
+                if applied.snapshot_id.is_none() {
+                    data.insert("reason".to_owned(), "no_changes".into());
+                }
+            }
+            Ok(data.into())
+        })
+    }
+
+    /// All snapshots, newest first.
+    pub fn snapshots_list(&self) -> Result<Answer> {
+        let list = self.state().snapshots()?;
+        let rows = list.snapshots.iter().rev().map(to_value).collect::<Result<Vec<_>>>()?;
+        Ok(Answer { warnings: list.warnings, ..Answer::new(json!({"snapshots": rows})) })
+    }
+
+    /// One snapshot with what it changed.
+    pub fn snapshots_show(&self, id: &str) -> Result<Answer> {
+        Ok(Answer::new(to_value(&self.state().snapshot(id)?)?))
+    }
+
+    /// Removes all but the newest snapshots, and the contents only they had.
+    pub fn snapshots_prune(&self, select: &Select, prune: Prune, consent: Consent) -> Result<Answer> {
+        if !select.dry_run {
+            consent.require("snapshots prune")?;
+        }
+        let keep = prune.keep.unwrap_or(self.env.limits.pack_snapshots_kept);
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        self.noticing(|warnings| {
+            let home = self.state();
+            if select.dry_run {
+                let mut ids: Vec<String> =
+                    home.snapshots()?.snapshots.into_iter().map(|info| info.id).collect();
+                let removed = ids.len().saturating_sub(keep);
+                ids.truncate(removed);
+                return Ok(json!({"removed": ids, "kept": keep.min(ids.len() + keep)}));
+            }
+            let locked = self.lock(&home, "snapshots prune", warnings)?;
+            to_value(&locked.prune(keep, PruneMode::Remove)?)
+        })
+    }
+}
+
+fn to_value(item: &impl serde::Serialize) -> Result<Value> {
+    let value = serde_json::to_value(item).map_err(|error| PackError::bug(error.to_string()))?;
+    let mut map = view::object(value);
+    // Paths come with a twin that has forward slashes, here as everywhere.
+    if let Some(changes) = map.get_mut("changes").and_then(Value::as_array_mut) {
+        for change in changes.iter_mut().filter_map(Value::as_object_mut) {
+            if let Some(path) = change.get("path").and_then(Value::as_str).map(|path| path.replace('\\', "/"))
+            {
+                change.insert("path_posix".to_owned(), path.into());
+            }
+        }
+    }
+    Ok(map.into())
+}

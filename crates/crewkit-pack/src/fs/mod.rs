@@ -1,0 +1,187 @@
+//! The few things a transaction asks of a file system.
+//!
+//! Everything that changes a user's tree or the state directory goes through [`Fs`], relative to open directories.
+//! [`RealFs`] is the real one; the tests put a simulated disk in its place that fails, dies, or forgets what was not
+//! synced, at every single call.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::path::RelPath;
+
+#[cfg(unix)]
+mod unix;
+#[cfg(unix)]
+pub use unix::UnixFs as RealFs;
+
+/// What kind of thing a name refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A socket, device or pipe.
+    Special,
+}
+
+/// What is known about a name without reading its content.
+///
+/// `device` to `changed` together are the key under which a content hash may be remembered: no edit leaves all of
+/// them as they were, except one made within the file system's clock tick of the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// What it is.
+    pub kind: FileKind,
+    /// Whether its owner may execute it.
+    pub executable: bool,
+    /// The file system it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// When its content changed last, in nanoseconds since 1970.
+    pub modified: i128,
+    /// When its content or attributes changed last, in nanoseconds since 1970.
+    pub changed: i128,
+}
+
+/// The permissions of a new file; the process's umask applies to the first two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Readable and writable.
+    Plain,
+    /// Also executable.
+    Executable,
+    /// For its owner alone, whatever the umask.
+    Private,
+}
+
+/// What happens when the new name is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rename {
+    /// What was there is gone.
+    Replace,
+    /// The call fails with `AlreadyExists`.
+    NoReplace,
+    /// Both change places; both must exist.
+    Exchange,
+}
+
+/// Appended to a name while [`Rename::Exchange`] is done in steps, where the kernel cannot do it in one.
+pub const EXCHANGE_SUFFIX: &str = ".old";
+
+/// The room on a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes an ordinary user can still write.
+    pub available: u64,
+    /// Size of the smallest piece a file takes.
+    pub block: u64,
+    /// Whether nothing can be written at all.
+    pub read_only: bool,
+}
+
+/// A file system seen through open directories.
+///
+/// Names are single components; only [`open_root`](Fs::open_root) and [`open_source`](Fs::open_source) take paths.
+/// No verb but `open_root` follows a symbolic link. Interrupted calls are repeated by the implementation.
+pub trait Fs: Send + Sync {
+    /// An open directory; cloning it is cheap.
+    type Dir: Clone + Send + Sync + std::fmt::Debug;
+    /// An open file.
+    type File: Send;
+
+    /// Opens the directory at `path`, following links.
+    fn open_root(&self, path: &Path) -> io::Result<Self::Dir>;
+    /// The path without links and dots; what it names must exist.
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
+    /// Opens the directory `path` below `dir`; a link on the way is [`io::ErrorKind::NotADirectory`].
+    fn open_dir(&self, dir: &Self::Dir, path: &RelPath) -> io::Result<Self::Dir>;
+    /// The number of the file system `dir` is on.
+    fn device(&self, dir: &Self::Dir) -> io::Result<u64>;
+    /// What `name` is; nothing when it is absent.
+    fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>>;
+    /// The names in `dir`, except those that are not UTF-8.
+    fn list(&self, dir: &Self::Dir) -> io::Result<Vec<String>>;
+    /// The text of the link `name`.
+    fn read_link(&self, dir: &Self::Dir, name: &str) -> io::Result<Vec<u8>>;
+    /// Opens the regular file `name` for reading.
+    fn open(&self, dir: &Self::Dir, name: &str) -> io::Result<Self::File>;
+    /// Opens the regular file at `path` for reading; the last component must not be a link.
+    fn open_source(&self, path: &Path) -> io::Result<Self::File>;
+    /// Reads at an offset; 0 at the end.
+    fn read_at(&self, file: &Self::File, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Makes the file `name`, which must not exist.
+    fn create(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<Self::File>;
+    /// Appends some of `bytes`; says how many.
+    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+    /// Makes the link `name`, which must not exist.
+    fn symlink(&self, dir: &Self::Dir, name: &str, text: &[u8]) -> io::Result<()>;
+    /// Makes the directory `name`, which must not exist.
+    fn create_dir(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<()>;
+    /// Gives `from` in `from_dir` the name `to` in `to_dir`.
+    fn rename(
+        &self,
+        from_dir: &Self::Dir,
+        from: &str,
+        to_dir: &Self::Dir,
+        to: &str,
+        how: Rename,
+    ) -> io::Result<()>;
+    /// Removes the file or link `name`.
+    fn remove_file(&self, dir: &Self::Dir, name: &str) -> io::Result<()>;
+    /// Removes the empty directory `name`.
+    fn remove_dir(&self, dir: &Self::Dir, name: &str) -> io::Result<()>;
+
+    /// Returns once the file's content would survive a power loss.
+    fn sync_file(&self, file: &Self::File) -> io::Result<()>;
+    /// Returns once the names in `dir` would survive a power loss.
+    fn sync_dir(&self, dir: &Self::Dir) -> io::Result<()>;
+    /// Returns once everything on the file system of `dir` would survive a power loss.
+    fn sync_all(&self, dir: &Self::Dir) -> io::Result<()>;
+    /// How much room there is.
+    fn space(&self, dir: &Self::Dir) -> io::Result<Space>;
+}
+
+/// Writes all of `bytes`.
+pub(crate) fn write_all<F: Fs>(fs: &F, file: &mut F::File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match fs.write(file, bytes)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => bytes = &bytes[count..],
+        }
+    }
+    Ok(())
+}
+
+/// Makes the directory `name` unless it is there, durably, and opens it.
+pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode) -> io::Result<F::Dir> {
+    match fs.open_dir(dir, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let parent = match name.parent() {
+        Some(parent) => ensure_dir(fs, dir, &parent, mode)?,
+        None => dir.clone(),
+    };
+    match fs.create_dir(&parent, name.name(), mode) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs.sync_dir(&parent)?;
+    fs.open_dir(dir, name)
+}
+
+/// Treats "not there" as an answer.
+pub(crate) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

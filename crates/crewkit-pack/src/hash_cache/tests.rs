@@ -1,0 +1,131 @@
+use super::*;
+use crate::fs::FileKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+fn later(by: Duration) -> Arc<dyn Fn() -> SystemTime + Send + Sync> {
+    Arc::new(move || SystemTime::now() + by)
+}
+
+fn stat(path: &Path) -> Stat {
+    crate::scan::stat_of(&File::open(path).unwrap()).unwrap()
+}
+
+fn hash(cache: &HashCache, path: &Path) -> Digest {
+    cache.hash(&stat(path), || File::open(path)).unwrap().sha256
+}
+
+fn numbered(number: u64) -> Stat {
+    Stat {
+        kind: FileKind::File,
+        executable: false,
+        device: 1,
+        inode: number,
+        size: 3,
+        modified: 5,
+        changed: 7,
+    }
+}
+
+#[test]
+fn an_edit_of_the_same_size_and_modification_time_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    std::fs::write(&path, "one").unwrap();
+    let cache = HashCache::in_memory(later(Duration::from_secs(60)));
+    assert_eq!(hash(&cache, &path), Digest::of(b"one"));
+    assert!(cache.get(&stat(&path)).is_some(), "a settled file is remembered");
+
+    let times = std::fs::metadata(&path).unwrap();
+    std::fs::write(&path, "two").unwrap();
+    File::options().write(true).open(&path).unwrap().set_modified(times.modified().unwrap()).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().mtime_nsec(), times.mtime_nsec());
+    assert_eq!(hash(&cache, &path), Digest::of(b"two"));
+}
+
+#[test]
+fn a_file_changed_within_the_clock_tick_is_not_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    std::fs::write(&path, "one").unwrap();
+    let changed = UNIX_EPOCH + Duration::from_nanos(u64::try_from(stat(&path).changed).unwrap());
+    let cache = HashCache::in_memory(Arc::new(move || changed + Duration::from_millis(50)));
+    hash(&cache, &path);
+    assert_eq!(cache.get(&stat(&path)), None);
+}
+
+#[test]
+fn what_counts_as_settled() {
+    let second = 1_000_000_000;
+    for (changed, modified, now_ms, want) in [
+        (second + 1, second + 1, 1_050, false),
+        (second + 1, second + 1, 1_200, true),
+        // No fraction: the clock may be as coarse as two seconds.
+        (second, second, 2_500, false),
+        (second, second, 3_500, true),
+        // From the future, by either time.
+        (9 * second + 1, second + 1, 5_000, false),
+        (second + 1, 9 * second + 1, 5_000, false),
+    ] {
+        let stat = Stat { changed, modified, ..numbered(1) };
+        assert_eq!(
+            settled(&stat, UNIX_EPOCH + Duration::from_millis(now_ms)),
+            want,
+            "{changed} {modified} {now_ms}"
+        );
+    }
+}
+
+#[test]
+fn entries_survive_the_file_and_damage_empties_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_in(dir.path());
+    let open = || HashCache::open(file.clone(), 1000, later(Duration::ZERO));
+    let cache = open();
+    for number in 1..=100 {
+        cache.put(&numbered(number), Known { sha256: Digest::of(&number.to_le_bytes()), marks: Marks::NONE });
+    }
+    cache.mark(&numbered(7), Marks::SKILL);
+    cache.save();
+
+    let again = open();
+    for number in 1..=100 {
+        let known = again.get(&numbered(number)).unwrap();
+        assert_eq!(known.sha256, Digest::of(&number.to_le_bytes()));
+        assert_eq!(known.marks.has(Marks::SKILL), number == 7);
+    }
+    assert_eq!(again.get(&numbered(101)), None);
+
+    let whole = std::fs::read(&file).unwrap();
+    for position in [0, 9, 20, 27, 40, whole.len() / 2, whole.len() - 1] {
+        let mut damaged = whole.clone();
+        damaged[position] ^= 1;
+        std::fs::write(&file, &damaged).unwrap();
+        assert_eq!(open().get(&numbered(7)), None, "byte {position}");
+    }
+    std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(open().get(&numbered(7)), None);
+}
+
+#[test]
+fn above_the_limit_only_what_is_new_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_in(dir.path());
+    let known = Known { sha256: Digest::of(b""), marks: Marks::NONE };
+    for range in [1..=60, 61..=120] {
+        let cache = HashCache::open(file.clone(), 100, later(Duration::ZERO));
+        range.for_each(|number| cache.put(&numbered(number), known));
+        cache.save();
+    }
+    let cache = HashCache::open(file, 100, later(Duration::ZERO));
+    assert_eq!((cache.get(&numbered(1)), cache.get(&numbered(100))), (None, Some(known)));
+}
+
+#[test]
+fn a_few_entries_are_not_worth_a_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = HashCache::open(file_in(dir.path()), 100, later(Duration::ZERO));
+    cache.put(&numbered(1), Known { sha256: Digest::of(b""), marks: Marks::NONE });
+    cache.save();
+    assert!(!file_in(dir.path()).exists());
+}

@@ -1,0 +1,209 @@
+//! The state of one home: its lock, journals, contents and snapshots.
+//!
+//! Everything of ours is in `<home>/state/crewkit`, beside the `snapshots` of agentpack 0.9.1, which are read but
+//! never written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::fs::{Fs, Mode, RealFs, ensure_dir, found};
+use crate::journal::{Journal, Stage};
+use crate::legacy::LegacyDir;
+use crate::path::RelPath;
+use crate::state_lock::{LockError, LockRequest, StateLock};
+use crate::transaction::{self, Applied, Context, Recovered, Request, TxnError};
+
+/// How many threads stage files.
+const STAGING_THREADS: usize = 2;
+
+/// The directories of the state, open.
+#[derive(Debug, Clone)]
+pub(crate) struct StateDirs<F: Fs> {
+    /// `<home>/state/crewkit`, without links.
+    pub(crate) path: PathBuf,
+    pub(crate) base: F::Dir,
+    pub(crate) journal: F::Dir,
+    pub(crate) packs: F::Dir,
+    pub(crate) snapshots: F::Dir,
+    /// The newest snapshot of 0.9.1.
+    newest_legacy: u64,
+}
+
+impl<F: Fs> StateDirs<F> {
+    /// The largest id in use.
+    pub(crate) fn newest_id(&self, fs: &F) -> Result<u64, TxnError> {
+        let mut newest = self.newest_legacy;
+        for (dir, name) in [(&self.snapshots, "snapshots"), (&self.packs, "packs")] {
+            let names = fs.list(dir).map_err(TxnError::at("list", &self.path.join(name)))?;
+            let ids = names.iter().filter_map(|name| name.split_once('.')?.0.parse().ok());
+            newest = newest.max(ids.max().unwrap_or(0));
+        }
+        Ok(newest)
+    }
+}
+
+/// A home: reads whatever is there, changes things only through [`lock`](Self::lock).
+#[derive(Debug)]
+pub struct StateHome<F: Fs = RealFs> {
+    fs: F,
+    path: PathBuf,
+    threads: usize,
+}
+
+/// A command that was cut short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// What it was; empty when its journal cannot be read.
+    pub command: String,
+    /// When it began.
+    pub started_at: String,
+    /// Whether the next changing command completes it, or undoes it.
+    pub stage: Stage,
+}
+
+impl StateHome<RealFs> {
+    /// The home at `path`, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self::with_fs(RealFs::default(), path)
+    }
+
+    /// Takes the lock and ends whatever a killed command left unfinished.
+    pub fn lock(&self, request: &LockRequest) -> Result<Locked<'_, RealFs>, TxnError> {
+        let dirs = self.create_dirs()?;
+        let path = dirs.path.join("lock");
+        let lock = StateLock::acquire(&path, request).map_err(|error| match error {
+            LockError::Held(holder) => TxnError::Locked { path: path.clone(), holder },
+            LockError::Io(error) => TxnError::io("lock", &path, error),
+        })?;
+        self.recovered(dirs, request.command.clone(), Some(lock))
+    }
+}
+
+impl<F: Fs> StateHome<F> {
+    /// The home at `path` on another file system.
+    pub fn with_fs(fs: F, path: impl Into<PathBuf>) -> Self {
+        Self { fs, path: path.into(), threads: STAGING_THREADS }
+    }
+
+    /// Sets how many threads stage files.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// The file system it is on.
+    pub fn fs(&self) -> &F {
+        &self.fs
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Does without the lock, where nobody else can be: on a simulated disk.
+    pub fn lock_alone(&self, command: &str) -> Result<Locked<'_, F>, TxnError> {
+        let dirs = self.create_dirs()?;
+        self.recovered(dirs, command.to_owned(), None)
+    }
+
+    /// The command that was cut short, if there is one. Reads only.
+    pub fn pending(&self) -> Result<Option<Pending>, TxnError> {
+        let path = self.path.join("state/crewkit/journal");
+        let Some(dir) = found(self.fs.open_root(&path)).map_err(TxnError::at("open", &path))? else {
+            return Ok(None);
+        };
+        let list = Journal::list(&self.fs, &dir).map_err(TxnError::at("list", &path))?;
+        for (name, stage) in list {
+            let Some(stage) = stage else { continue };
+            let journal = match Journal::read(&self.fs, &dir, &name) {
+                // It ended while we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                read => read.map_err(TxnError::at("read", &path.join(&name)))?,
+            };
+            let (command, started_at) = match journal {
+                Ok(journal) => (journal.command, journal.started_at),
+                Err(_) => (String::new(), String::new()),
+            };
+            return Ok(Some(Pending { command, started_at, stage }));
+        }
+        Ok(None)
+    }
+
+    fn recovered(
+        &self,
+        dirs: StateDirs<F>,
+        command: String,
+        lock: Option<StateLock>,
+    ) -> Result<Locked<'_, F>, TxnError> {
+        let recovered = transaction::recover(&self.fs, &dirs)?;
+        Ok(Locked { home: self, dirs, command, recovered, _lock: lock })
+    }
+
+    /// Makes the directories of the state where they are missing.
+    fn create_dirs(&self) -> Result<StateDirs<F>, TxnError> {
+        let (existing, missing) = nearest(&self.fs, &self.path)?;
+        let wrong = |error| TxnError::bad_path(&self.path, &error);
+        let base = match missing {
+            Some(missing) => format!("{missing}/state/crewkit"),
+            None => "state/crewkit".to_owned(),
+        };
+        let base = RelPath::new(base).map_err(wrong)?;
+        let sub = |dir: &F::Dir, name: &str| -> Result<F::Dir, TxnError> {
+            let name = RelPath::new(name).map_err(wrong)?;
+            let shown = self.path.join("state/crewkit").join(name.as_path());
+            ensure_dir(&self.fs, dir, &name, Mode::Private)
+                .map_err(TxnError::at("create the directory", &shown))
+        };
+        let path = self.path.join("state/crewkit");
+        let base = ensure_dir(&self.fs, &existing, &base, Mode::Private)
+            .map_err(TxnError::at("create the directory", &path))?;
+        let legacy = self.path.join("state/snapshots");
+        let ids = LegacyDir::open(&self.fs, &self.path).and_then(|legacy| legacy.ids());
+        let ids = ids.map_err(TxnError::at("list", &legacy))?;
+        Ok(StateDirs {
+            newest_legacy: ids.last().and_then(|id| id.parse().ok()).unwrap_or(0),
+            journal: sub(&base, "journal")?,
+            packs: sub(&base, "packs")?,
+            snapshots: sub(&base, "snapshots")?,
+            path: self.fs.canonical(&path).map_err(TxnError::at("resolve", &path))?,
+            base,
+        })
+    }
+}
+
+/// The nearest directory of `path` that exists, and the rest.
+fn nearest<F: Fs>(fs: &F, path: &Path) -> Result<(F::Dir, Option<RelPath>), TxnError> {
+    let mut anchors = crate::transaction::Anchors::new();
+    let at = crate::transaction::locate(fs, path, &mut anchors)?;
+    let dir = anchors.dirs[at.anchor].clone();
+    let dir = dir.ok_or_else(|| TxnError::Bug("an anchor that was never opened".to_owned()))?;
+    Ok((dir, at.missing))
+}
+
+/// A home nobody else can change.
+#[derive(Debug)]
+pub struct Locked<'a, F: Fs = RealFs> {
+    pub(crate) home: &'a StateHome<F>,
+    pub(crate) dirs: StateDirs<F>,
+    command: String,
+    recovered: Vec<Recovered>,
+    _lock: Option<StateLock>,
+}
+
+impl<F: Fs> Locked<'_, F> {
+    /// The commands that had been cut short and are dealt with now.
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.recovered
+    }
+
+    /// Carries out a request: all of it or nothing.
+    pub fn apply(&self, request: &Request) -> Result<Applied, TxnError> {
+        transaction::apply(&self.context(), request)
+    }
+
+    pub(crate) fn context(&self) -> Context<'_, F> {
+        Context { fs: &self.home.fs, state: &self.dirs, command: &self.command, threads: self.home.threads }
+    }
+}

@@ -1,0 +1,302 @@
+//! Overlays: local changes laid over the source of a module, per user, per machine and per project.
+//!
+//! An overlay is a directory in the config repo. A *dir* overlay replaces or adds whole files; a *patch* overlay changes
+//! lines of files. Its own bookkeeping lives in `.agentpack/` inside and is never deployed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crewkit_core::{Code, Limits};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{PackError, Result};
+use crate::hash_cache::HashCache;
+use crate::ids;
+use crate::manifest::Module;
+use crate::path::RelPath;
+use crate::read::{self, ReadError};
+use crate::scan;
+use crate::tree::{self, Layer, METADATA_DIR, TreeFile};
+
+pub mod baseline;
+pub mod edit;
+pub mod merge3;
+pub mod patch;
+pub mod rebase;
+
+/// Which machine and project overlays are looked up for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whose {
+    /// The machine's id.
+    pub machine_id: String,
+    /// The project's id.
+    pub project_id: String,
+}
+
+/// How an overlay changes its module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Whole files.
+    Dir,
+    /// Lines of files.
+    Patch,
+}
+
+impl Kind {
+    /// The name in files and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dir => "dir",
+            Self::Patch => "patch",
+        }
+    }
+}
+
+/// The directory in which all overlays of a layer lie; nothing for the upstream, which is not an overlay.
+pub fn base_dir(repo: &Path, layer: Layer, whose: &Whose) -> Option<PathBuf> {
+    match layer {
+        Layer::Upstream => None,
+        Layer::Global => Some(repo.join("overlays")),
+        Layer::Machine => Some(repo.join("overlays/machines").join(&whose.machine_id)),
+        Layer::Project => Some(repo.join("projects").join(&whose.project_id).join("overlays")),
+    }
+}
+
+/// The names under which the overlay of a module may be filed, best first.
+fn names(module_id: &str) -> Vec<String> {
+    let mut names = vec![ids::fs_key(module_id), ids::long_fs_key(module_id)];
+    let raw_is_a_name = !module_id.is_empty() && !module_id.contains(['/', '\\', '\0']);
+    if raw_is_a_name && !matches!(module_id, "." | "..") {
+        names.push(module_id.to_owned());
+    }
+    names
+}
+
+/// Where the overlay of a module is or would be created.
+pub fn dir_of(repo: &Path, layer: Layer, whose: &Whose, module_id: &str) -> Option<PathBuf> {
+    let base = base_dir(repo, layer, whose)?;
+    let existing = names(module_id).into_iter().map(|name| base.join(name)).find(|path| path.is_dir());
+    Some(existing.unwrap_or_else(|| base.join(ids::fs_key(module_id))))
+}
+
+/// One overlay of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overlay {
+    /// Its layer.
+    pub layer: Layer,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+/// All overlays of a repo that count here. Each base directory is listed once, not once per module.
+#[derive(Debug, Default)]
+pub struct Overlays {
+    bases: Vec<(Layer, PathBuf, HashMap<String, ()>)>,
+}
+
+impl Overlays {
+    /// Lists the overlays in `repo`; `project_id` is computed only when the repo has project overlays at all.
+    pub fn list(repo: &Path, machine_id: &str, project_id: impl FnOnce() -> String) -> Result<Self> {
+        let mut whose = Whose { machine_id: machine_id.to_owned(), project_id: String::new() };
+        let mut layers = vec![Layer::Global, Layer::Machine];
+        if repo.join("projects").is_dir() {
+            whose.project_id = project_id();
+            layers.push(Layer::Project);
+        }
+        let mut bases = Vec::new();
+        for layer in layers {
+            let Some(base) = base_dir(repo, layer, &whose) else { continue };
+            let names = match fs::read_dir(&base) {
+                Ok(entries) => entries
+                    .flatten()
+                    .filter_map(|entry| Some((entry.file_name().into_string().ok()?, ())))
+                    .collect(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(PackError::io("list overlays in", &base, error)),
+            };
+            bases.push((layer, base, names));
+        }
+        Ok(Self { bases })
+    }
+
+    /// The overlays of a module, weakest first.
+    pub fn of(&self, module_id: &str) -> Vec<Overlay> {
+        if self.bases.is_empty() {
+            return Vec::new();
+        }
+        let names = names(module_id);
+        self.bases
+            .iter()
+            .filter_map(|(layer, base, listed)| {
+                let name = names.iter().find(|name| listed.contains_key(*name))?;
+                let dir = base.join(name);
+                dir.is_dir().then_some(Overlay { layer: *layer, dir })
+            })
+            .collect()
+    }
+}
+
+/// What an overlay contains.
+#[derive(Debug)]
+pub struct Contents {
+    /// How it changes its module.
+    pub kind: Kind,
+    /// Whole files, for a dir overlay.
+    pub files: Vec<TreeFile>,
+    /// Patches by the file they change, for a patch overlay.
+    pub patches: BTreeMap<RelPath, PathBuf>,
+}
+
+/// Where patches of an overlay lie.
+pub fn patches_dir(overlay: &Path) -> PathBuf {
+    overlay.join(METADATA_DIR).join("patches")
+}
+
+/// Reads what an overlay contains and checks that its parts fit each other.
+pub fn read_contents(
+    overlay: &Overlay,
+    module_id: &str,
+    limits: &Limits,
+    cache: &HashCache,
+) -> Result<Contents> {
+    let (fd, stat) =
+        scan::open_any(&overlay.dir).map_err(|error| PackError::io("open overlay", &overlay.dir, error))?;
+    let listed = tree::list(fd, &stat, &overlay.dir, overlay.layer, limits, cache)?;
+    let kind = read_kind(&overlay.dir, limits)?;
+    let prefix = format!("{METADATA_DIR}/patches/");
+    let mut patches = BTreeMap::new();
+    let mut files = Vec::new();
+    for file in listed {
+        if !tree::is_metadata(&file.path) {
+            files.push(file);
+        } else if let Some(target) =
+            file.path.as_str().strip_prefix(&prefix).and_then(|p| p.strip_suffix(".patch"))
+        {
+            let target = RelPath::new(target).map_err(|error| {
+                wrong(overlay, module_id, format!("the patch {} has an unusable name: {error}", file.path))
+            })?;
+            patches.insert(target, file.shown());
+        }
+    }
+    match kind {
+        Kind::Dir if !patches.is_empty() => Err(wrong(
+            overlay,
+            module_id,
+            "it contains patches, but overlay_kind is dir; an overlay is one or the other".to_owned(),
+        )),
+        Kind::Patch if !files.is_empty() => Err(wrong(
+            overlay,
+            module_id,
+            format!("it contains whole files such as {}, but overlay_kind is patch", files[0].path),
+        )),
+        _ => Ok(Contents { kind, files, patches }),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct KindFile {
+    overlay_kind: Kind,
+}
+
+fn kind_path(overlay: &Path) -> PathBuf {
+    overlay.join(METADATA_DIR).join("overlay.json")
+}
+
+/// The kind of an overlay; whole files when it does not say.
+pub fn read_kind(overlay: &Path, limits: &Limits) -> Result<Kind> {
+    let path = kind_path(overlay);
+    let invalid = |error: String| {
+        PackError::new(Code::ConfigInvalid, format!("invalid overlay metadata {}: {error}", path.display()))
+            .detail("path", path.display().to_string())
+            .detail("error", error)
+    };
+    match read::bytes(&path, limits.pack_yaml_bytes) {
+        Ok(bytes) => {
+            let file: KindFile =
+                serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+            Ok(file.overlay_kind)
+        }
+        Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Kind::Dir),
+        Err(ReadError::Io(error)) => Err(PackError::io("read", &path, error)),
+        Err(error) => Err(invalid(error.to_string())),
+    }
+}
+
+fn wrong(overlay: &Overlay, module_id: &str, what: String) -> PackError {
+    PackError::new(
+        Code::ConfigInvalid,
+        format!("overlay {} of module {module_id}: {what}", overlay.dir.display()),
+    )
+    .detail("module_id", module_id)
+    .detail("scope", overlay.layer.name())
+    .detail("overlay_dir", overlay.dir.display().to_string())
+}
+
+/// Lays an overlay over the files of a module; returns which files it touches.
+pub fn apply(
+    files: &mut BTreeMap<RelPath, TreeFile>,
+    overlay: &Overlay,
+    module: &Module,
+    limits: &Limits,
+    cache: &HashCache,
+) -> Result<Vec<RelPath>> {
+    let contents = read_contents(overlay, &module.id, limits, cache)?;
+    let mut touched = Vec::new();
+    for file in contents.files {
+        touched.push(file.path.clone());
+        files.insert(file.path.clone(), file);
+    }
+    for (target, patch_file) in contents.patches {
+        let patched = apply_patch(files.get(&target), &target, &patch_file, overlay, &module.id, limits)?;
+        touched.push(target.clone());
+        files.insert(target, patched);
+    }
+    Ok(touched)
+}
+
+fn apply_patch(
+    file: Option<&TreeFile>,
+    target: &RelPath,
+    patch_file: &Path,
+    overlay: &Overlay,
+    module_id: &str,
+    limits: &Limits,
+) -> Result<TreeFile> {
+    let wrong = |what: String| wrong(overlay, module_id, format!("the patch of {target}: {what}"));
+    let file = file.ok_or_else(|| wrong("there is no such file to change".to_owned()))?;
+    let text = read::text(patch_file, limits.pack_text_bytes).map_err(|error| match error {
+        ReadError::Io(error) => PackError::io("read", patch_file, error),
+        other => wrong(other.to_string()),
+    })?;
+    let patch = patch::Patch::parse(&text, target.as_str()).map_err(|error| wrong(error.to_string()))?;
+    let before = file.read_text(limits.pack_text_bytes).map_err(|error| {
+        if error.code() == Code::ModuleInvalid {
+            wrong("the file to change is not UTF-8 text".to_owned())
+        } else {
+            error
+        }
+    })?;
+    let after = patch.apply(&before).map_err(|error| {
+        PackError::new(
+            Code::OverlayPatchApplyFailed,
+            format!(
+                "overlay {} of module {module_id}: the patch of {target} does not apply: {error}",
+                overlay.dir.display()
+            ),
+        )
+        .detail("module_id", module_id)
+        .detail("scope", overlay.layer.name())
+        .detail("overlay_dir", overlay.dir.display().to_string())
+        .detail("patch_file", patch_file.display().to_string())
+        .detail("relpath", target.as_str())
+        .detail("stderr", error.to_string())
+        .hint(format!(
+            "run `agentpack overlay rebase {module_id} --scope {}`, or correct the patch",
+            overlay.layer.name()
+        ))
+    })?;
+    Ok(TreeFile::in_memory(target.clone(), after.into_bytes(), file.executable, overlay.layer))
+}

@@ -1,0 +1,360 @@
+//! What to do with each place: nothing, create, update, delete, or refuse. No file is touched here.
+
+use std::path::{Path, PathBuf};
+
+use crewkit_core::Code;
+
+use crate::desired::{Desired, DesiredFile, DesiredRoot};
+use crate::entry::{Entry, EntryKind, Observed};
+use crate::error::{PackError, Result};
+use crate::hash::{Digest, Hasher};
+use crate::managed::{ManagedFile, TargetManifest};
+use crate::path::RelPath;
+use crate::target::TargetKind;
+
+/// What happens to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// It appears.
+    Create,
+    /// Its content changes.
+    Update(Owner),
+    /// It goes.
+    Delete,
+}
+
+impl Op {
+    /// The name in answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update(_) => "update",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// Whose file is updated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// One that an earlier deploy wrote.
+    Us,
+    /// One that was there before; overwriting it takes an explicit wish.
+    User,
+}
+
+impl Owner {
+    /// The name in answers.
+    pub const fn update_kind(self) -> &'static str {
+        match self {
+            Self::Us => "managed_update",
+            Self::User => "adopt_update",
+        }
+    }
+}
+
+/// What is decided for one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It is as it should be.
+    Keep,
+    /// It changes.
+    Change(Op, &'static str),
+    /// Something is there that cannot be replaced by a file.
+    Refuse(&'static str),
+}
+
+/// Decides what happens at a place: `wanted` by the modules, `found` on disk, `managed` by an earlier deploy.
+pub fn decide(wanted: Option<Entry>, found: Observed, managed: bool) -> Decision {
+    let Some(wanted) = wanted else {
+        return match found {
+            Observed::Entry(_) if managed => Decision::Change(Op::Delete, "no longer managed"),
+            // A directory in the place of a file we once wrote is the user's.
+            _ => Decision::Keep,
+        };
+    };
+    let owner = if managed { Owner::Us } else { Owner::User };
+    match found {
+        Observed::Absent => Decision::Change(Op::Create, "file missing"),
+        Observed::Directory => Decision::Refuse("a directory"),
+        Observed::Special => Decision::Refuse("a socket, device or pipe"),
+        Observed::Entry(found) if is_satisfied(wanted, found) => Decision::Keep,
+        Observed::Entry(_) if owner == Owner::User => {
+            Decision::Change(Op::Update(owner), "would overwrite unmanaged existing file")
+        }
+        Observed::Entry(found) if found.sha256 == wanted.sha256 && found.kind != EntryKind::Symlink => {
+            Decision::Change(Op::Update(owner), "not executable")
+        }
+        Observed::Entry(_) => Decision::Change(Op::Update(owner), "content differs"),
+    }
+}
+
+/// Same content, and executable if it has to be. That a user made a plain file executable is no difference.
+pub fn is_satisfied(wanted: Entry, found: Entry) -> bool {
+    found.sha256 == wanted.sha256
+        && match found.kind {
+            EntryKind::Executable => true,
+            EntryKind::Plain => wanted.kind == EntryKind::Plain,
+            EntryKind::Symlink => false,
+        }
+}
+
+/// What was found below a root.
+#[derive(Debug)]
+pub struct RootState {
+    /// What is at the place of each desired file, in their order.
+    pub found: Vec<Observed>,
+    /// The manifest of the root, if it has a usable one.
+    pub manifest: Option<TargetManifest>,
+    /// Managed files that are not desired any more, and what is there.
+    pub undesired: Vec<(RelPath, Observed)>,
+    /// Managed files that no module of this repo ever made; they stay, and stay listed.
+    pub foreign: Vec<ManagedFile>,
+}
+
+/// What the `bootstrap` command of earlier versions installed beside the modules of a repo.
+const OPERATOR_MODULES: [&str; 10] = [
+    "skill:agentpack-operator",
+    "command:ap-deploy",
+    "command:ap-diff",
+    "command:ap-doctor",
+    "command:ap-evolve",
+    "command:ap-explain",
+    "command:ap-plan",
+    "command:ap-preview",
+    "command:ap-status",
+    "command:ap-update",
+];
+
+/// Whether a managed file was installed by `bootstrap` and not from a module of this repo.
+///
+/// Both commands wrote the same manifests, so a deploy used to delete what `bootstrap` had installed.
+pub fn is_foreign(file: &ManagedFile, has_module: impl Fn(&str) -> bool) -> bool {
+    match file.module_ids.as_slice() {
+        [id] => OPERATOR_MODULES.contains(&id.as_str()) && !has_module(id),
+        _ => false,
+    }
+}
+
+impl RootState {
+    /// Whether an earlier deploy wrote `path`.
+    pub fn manages(&self, path: &RelPath) -> bool {
+        self.manifest
+            .as_ref()
+            .is_some_and(|manifest| manifest.files.binary_search_by(|file| file.path.cmp(path)).is_ok())
+    }
+}
+
+/// One change of a plan.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Index of the root.
+    pub root: usize,
+    /// Its target.
+    pub target: TargetKind,
+    /// Where, below the root.
+    pub path: RelPath,
+    /// Where, absolute.
+    pub place: PathBuf,
+    /// What happens.
+    pub op: Op,
+    /// Why.
+    pub reason: &'static str,
+    /// What is there.
+    pub before: Option<Entry>,
+    /// What shall be there: index into the root's desired files, and its hash.
+    pub after: Option<(usize, Digest)>,
+}
+
+/// How many files appear, change and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Files that appear.
+    pub create: usize,
+    /// Files that change.
+    pub update: usize,
+    /// Files that go.
+    pub delete: usize,
+}
+
+/// All changes, by target and path.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// The changes.
+    pub changes: Vec<Change>,
+}
+
+impl Plan {
+    /// Decides for every place.
+    pub fn make(desired: &Desired, states: &[RootState]) -> Result<Self> {
+        let mut changes = Vec::new();
+        for (index, (root, state)) in desired.roots.iter().zip(states).enumerate() {
+            for (at, (file, found)) in root.files.iter().zip(&state.found).enumerate() {
+                // Most places are as they should be; whether they are managed matters only for the others.
+                if found.entry().is_some_and(|found| is_satisfied(file.entry(), found)) {
+                    continue;
+                }
+                let decision = decide(Some(file.entry()), *found, state.manages(&file.path));
+                let change = change(index, root, &file.path, decision, *found)?;
+                changes.extend(change.map(|change| Change { after: Some((at, file.sha256)), ..change }));
+            }
+            for (path, found) in &state.undesired {
+                changes.extend(change(index, root, path, decide(None, *found, true), *found)?);
+            }
+        }
+        // By what people see, which interleaves roots that lie in each other.
+        changes.sort_by(|a, b| {
+            (a.target.name(), a.place.as_os_str()).cmp(&(b.target.name(), b.place.as_os_str()))
+        });
+        Ok(Self { changes })
+    }
+
+    /// How many files appear, change and go.
+    pub fn summary(&self) -> Summary {
+        let mut summary = Summary::default();
+        for change in &self.changes {
+            match change.op {
+                Op::Create => summary.create += 1,
+                Op::Update(_) => summary.update += 1,
+                Op::Delete => summary.delete += 1,
+            }
+        }
+        summary
+    }
+
+    /// The files of the user that would be overwritten.
+    pub fn adoptions(&self) -> impl Iterator<Item = &Path> {
+        self.changes
+            .iter()
+            .filter(|change| change.op == Op::Update(Owner::User))
+            .map(|change| change.place.as_path())
+    }
+
+    /// A hash of everything that applying the plan would do; `binding` is what it was asked for.
+    pub fn hash(&self, binding: &str, desired: &Desired) -> Digest {
+        let mut hasher = Hasher::default();
+        let mut add = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        add(binding);
+        for change in &self.changes {
+            add(change.target.name());
+            add(&change.place.to_string_lossy());
+            add(change.op.name());
+            add(change.reason);
+            add(&change
+                .before
+                .map_or_else(String::new, |entry| format!("{:?} {}", entry.kind, entry.sha256)));
+        }
+        for root in &desired.roots {
+            add(root.target.name());
+            add(&root.path.to_string_lossy());
+            for file in &root.files {
+                add(file.path.as_str());
+                add(&file.sha256.to_string());
+                add(if file.executable { "x" } else { "" });
+                for id in desired.module_ids(file) {
+                    add(&id);
+                }
+            }
+        }
+        hasher.finish()
+    }
+}
+
+fn change(
+    index: usize,
+    root: &DesiredRoot,
+    path: &RelPath,
+    decision: Decision,
+    found: Observed,
+) -> Result<Option<Change>> {
+    let place = || root.path.join(path.as_path());
+    match decision {
+        Decision::Keep => Ok(None),
+        Decision::Change(op, reason) => Ok(Some(Change {
+            root: index,
+            target: root.target,
+            path: path.clone(),
+            place: place(),
+            op,
+            reason,
+            before: found.entry(),
+            after: None,
+        })),
+        Decision::Refuse(what) => {
+            let shown = place().display().to_string();
+            Err(PackError::new(
+                Code::TargetNotAFile,
+                format!(
+                    "{what} is at {shown}, where a file of target {} is to be written",
+                    root.target.name()
+                ),
+            )
+            .detail("target", root.target.name())
+            .detail("path_posix", shown.replace('\\', "/"))
+            .detail("path", shown))
+        }
+    }
+}
+
+/// Whether the manifest of a root must be written because it would not list what is desired.
+pub fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootState) -> bool {
+    let same = |listed: &ManagedFile, file: &DesiredFile| {
+        listed.path == file.path
+            && listed.sha256 == file.sha256
+            && listed.executable == file.executable
+            && listed.module_ids.len() == file.modules.len()
+            && listed
+                .module_ids
+                .iter()
+                .zip(&file.modules)
+                .all(|(id, index)| desired.modules.get(*index).is_some_and(|module| module.id == *id))
+    };
+    match &state.manifest {
+        None => !root.files.is_empty(),
+        Some(manifest) => {
+            let listed = manifest.files.iter().filter(|file| !state.foreign.contains(file));
+            manifest.files.len() != root.files.len() + state.foreign.len()
+                || !listed.zip(&root.files).all(|(listed, file)| same(listed, file))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_situation_has_one_decision() {
+        let entry = |text: &str, kind| Entry { sha256: Digest::of(text.as_bytes()), kind };
+        let new = entry("new", EntryKind::Plain);
+        let script = entry("new", EntryKind::Executable);
+        let old = Observed::Entry(entry("old", EntryKind::Plain));
+        let link = Observed::Entry(entry("new", EntryKind::Symlink));
+        let update = |owner, reason| Decision::Change(Op::Update(owner), reason);
+        let unmanaged = update(Owner::User, "would overwrite unmanaged existing file");
+        for (wanted, found, managed, want) in [
+            (Some(new), Observed::Absent, false, Decision::Change(Op::Create, "file missing")),
+            (Some(new), Observed::Absent, true, Decision::Change(Op::Create, "file missing")),
+            (Some(new), Observed::Entry(new), false, Decision::Keep),
+            (Some(new), Observed::Entry(new), true, Decision::Keep),
+            (Some(new), Observed::Entry(script), true, Decision::Keep),
+            (Some(script), Observed::Entry(new), true, update(Owner::Us, "not executable")),
+            (Some(script), Observed::Entry(new), false, unmanaged),
+            (Some(new), old, true, update(Owner::Us, "content differs")),
+            (Some(new), old, false, unmanaged),
+            (Some(new), link, true, update(Owner::Us, "content differs")),
+            (Some(new), link, false, unmanaged),
+            (Some(new), Observed::Directory, true, Decision::Refuse("a directory")),
+            (Some(new), Observed::Special, false, Decision::Refuse("a socket, device or pipe")),
+            (None, old, true, Decision::Change(Op::Delete, "no longer managed")),
+            (None, old, false, Decision::Keep),
+            (None, Observed::Absent, true, Decision::Keep),
+            (None, Observed::Directory, true, Decision::Keep),
+        ] {
+            assert_eq!(decide(wanted, found, managed), want, "{wanted:?} {found:?} {managed}");
+        }
+    }
+}

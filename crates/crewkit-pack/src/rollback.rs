@@ -1,0 +1,444 @@
+//! Back to an earlier state, as one more transaction.
+//!
+//! A rollback covers the roots of the snapshot it returns to and no others. The state to return to follows from the
+//! target manifests on disk by walking back through the snapshots made since; files that were edited by hand return
+//! to what was deployed, and the edits are kept as backups of the new snapshot. Going back to *before* a snapshot
+//! undoes it: an adopted file becomes the user's again, and before the first deploy there is nothing of ours.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use crate::blobs::Blobs;
+use crate::entry::{Entry, EntryKind, Observed};
+use crate::fs::{Fs, found};
+use crate::hash::Digest;
+use crate::home::{Locked, StateHome};
+use crate::legacy::{Copy, LegacyDir, LegacySnapshot, below_root};
+use crate::managed::{self, ManagedFile, TargetManifest};
+use crate::path::{RelPath, RootDir};
+use crate::snapshot::{self, Snapshot, WasManaged, age_key};
+use crate::transaction::{
+    Applied, Content, FileChange, ManifestChange, NewFile, Project, Request, RootChange, SnapshotKind,
+    TxnError,
+};
+
+/// The state to return to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RollbackTo {
+    /// As the snapshot left it.
+    After(String),
+    /// As the snapshot found it; written `before:<id>`.
+    Before(String),
+}
+
+impl RollbackTo {
+    /// Reads what a user types: an id, or `before:` and an id.
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix("before:") {
+            Some(id) => Self::Before(id.to_owned()),
+            None => Self::After(text.to_owned()),
+        }
+    }
+
+    /// The snapshot it names.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::After(id) | Self::Before(id) => id,
+        }
+    }
+}
+
+impl fmt::Display for RollbackTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::After(id) => f.write_str(id),
+            Self::Before(id) => write!(f, "before:{id}"),
+        }
+    }
+}
+
+/// What a rollback would do.
+#[derive(Debug, Clone)]
+pub struct RollbackPlan {
+    /// The transaction.
+    pub request: Request,
+    /// Files edited by hand, or not ours, that it replaces; their content is kept.
+    pub backups: Vec<PathBuf>,
+    /// What else there is to know.
+    pub warnings: Vec<String>,
+}
+
+/// A snapshot made since, in the one form the walk needs.
+enum Past {
+    Ours(Snapshot),
+    Legacy(LegacySnapshot),
+}
+
+/// A root of the rollback and the state it returns to.
+struct Scope {
+    target: String,
+    path: PathBuf,
+    /// What the manifest listed.
+    managed: BTreeMap<RelPath, WasManaged>,
+    /// What was at places that were not managed.
+    unmanaged: BTreeMap<RelPath, Option<Entry>>,
+    has_manifest: bool,
+    current: Option<TargetManifest>,
+}
+
+impl<F: Fs> StateHome<F> {
+    /// Computes what returning to `to` takes. Reads only.
+    pub fn plan_rollback(&self, to: &RollbackTo, now: Timestamp) -> Result<RollbackPlan, TxnError> {
+        let legacy = LegacyDir::open(self.fs(), self.path()).map_err(TxnError::at("open", self.path()))?;
+        let history = History::read(self, &legacy, to.id())?;
+        let mut warnings = history.warnings.clone();
+        let mut scopes = history.scopes(self.fs(), &legacy, to, &mut warnings)?;
+        for past in history.since(to).iter().rev() {
+            undo(&mut scopes, past, &legacy)?;
+        }
+        if let (RollbackTo::After(id), Past::Legacy(snapshot)) = (to, &history.target) {
+            let homeless = return_to_legacy(&mut scopes, snapshot, &legacy)
+                .map_err(TxnError::at("read", &legacy.path.join(id)))?;
+            warnings.extend(homeless.iter().map(|path| {
+                format!("{} is not below any root the snapshot knows; it is left as it is", path.display())
+            }));
+        }
+        let contents = Contents::open(self, &legacy)?;
+        let mut plan = RollbackPlan {
+            request: Request {
+                kind: SnapshotKind::Rollback,
+                now,
+                targets: scopes.iter().map(|scope| scope.target.clone()).collect::<Vec<_>>(),
+                project: history.project(),
+                lockfile_sha256: history.lockfile_sha256(),
+                plan_hash: None,
+                rolled_back_to: Some(to.to_string()),
+                roots: Vec::new(),
+                changes: Vec::new(),
+            },
+            backups: Vec::new(),
+            warnings,
+        };
+        plan.request.targets.sort();
+        plan.request.targets.dedup();
+        for (index, scope) in scopes.into_iter().enumerate() {
+            scope.plan(index, self.fs(), &contents, &mut plan)?;
+        }
+        Ok(plan)
+    }
+}
+
+impl<F: Fs> Locked<'_, F> {
+    /// Returns to an earlier state.
+    pub fn rollback(&self, to: &RollbackTo, now: Timestamp) -> Result<(RollbackPlan, Applied), TxnError> {
+        let plan = self.home.plan_rollback(to, now)?;
+        let applied = self.apply(&plan.request)?;
+        Ok((plan, applied))
+    }
+}
+
+/// The snapshot to return to and everything made since.
+struct History {
+    target: Past,
+    since: Vec<Past>,
+    warnings: Vec<String>,
+}
+
+impl History {
+    fn read<F: Fs>(home: &StateHome<F>, legacy: &LegacyDir<'_, F>, id: &str) -> Result<Self, TxnError> {
+        let not_found = || TxnError::SnapshotNotFound { id: id.to_owned() };
+        let ours = home.snapshots_dir()?;
+        let ours_path = home.path().join("state/crewkit/snapshots");
+        let mut ids: Vec<(String, bool)> = Vec::new();
+        if let Some(dir) = &ours {
+            let found = snapshot::ids(home.fs(), dir).map_err(TxnError::at("list", &ours_path))?;
+            ids.extend(found.into_iter().map(|id| (id, false)));
+        }
+        let found = legacy.ids().map_err(TxnError::at("list", &legacy.path))?;
+        ids.extend(found.into_iter().map(|id| (id, true)));
+        ids.sort_by(|a, b| age_key(&a.0).cmp(&age_key(&b.0)));
+        let position = ids.iter().position(|(known, _)| known == id).ok_or_else(not_found)?;
+        let read = |(id, is_legacy): &(String, bool)| -> Result<Past, TxnError> {
+            let (path, read) = if *is_legacy {
+                let path = legacy.path.join(format!("{id}.json"));
+                let read = legacy.read(id).map_err(TxnError::at("read", &path))?;
+                (path, read.map(Past::Legacy))
+            } else {
+                let path = ours_path.join(format!("{id}{}", snapshot::ENDING));
+                let dir = ours.as_ref().ok_or_else(not_found)?;
+                let read = snapshot::read(home.fs(), dir, id).map_err(TxnError::at("read", &path))?;
+                (path, read.map(Past::Ours))
+            };
+            read.map_err(|reason| TxnError::SnapshotInvalid { path, reason })
+        };
+        let target = read(&ids[position])?;
+        if let Past::Legacy(snapshot) = &target
+            && snapshot.kind == SnapshotKind::Rollback
+        {
+            let path = legacy.path.join(format!("{id}.json"));
+            let back = snapshot.rolled_back_to.as_deref().unwrap_or("an earlier snapshot");
+            let reason =
+                format!("it records a rollback without a state of its own; return to {back} instead");
+            return Err(TxnError::SnapshotInvalid { path, reason });
+        }
+        let mut warnings = Vec::new();
+        let mut since = Vec::new();
+        for entry in &ids[position + 1..] {
+            match read(entry) {
+                Ok(past) => since.push(past),
+                // A damaged snapshot of 0.9.1 can be skipped: its own effects show in the manifests.
+                Err(error) if entry.1 => warnings.push(format!("{error}; it is skipped")),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { target, since, warnings })
+    }
+
+    /// The snapshots to undo, oldest first.
+    fn since(&self, to: &RollbackTo) -> Vec<&Past> {
+        let own = matches!(to, RollbackTo::Before(_)).then_some(&self.target);
+        own.into_iter().chain(&self.since).collect()
+    }
+
+    fn project(&self) -> Option<Project> {
+        match &self.target {
+            Past::Ours(snapshot) => snapshot.header.project.clone(),
+            Past::Legacy(_) => None,
+        }
+    }
+
+    fn lockfile_sha256(&self) -> Option<Digest> {
+        match &self.target {
+            Past::Ours(snapshot) => snapshot.header.lockfile_sha256,
+            Past::Legacy(snapshot) => snapshot.lockfile_sha256.as_ref().and_then(|text| text.parse().ok()),
+        }
+    }
+
+    /// The roots the rollback covers, in their present state.
+    fn scopes<F: Fs>(
+        &self,
+        fs: &F,
+        legacy: &LegacyDir<'_, F>,
+        to: &RollbackTo,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<Scope>, TxnError> {
+        let before = matches!(to, RollbackTo::Before(_));
+        let roots: Vec<(String, PathBuf, bool)> = match &self.target {
+            Past::Ours(snapshot) => {
+                let roots = snapshot.header.roots.iter();
+                roots
+                    .map(|root| {
+                        let had = if before { root.had_manifest } else { root.has_manifest };
+                        (root.target.clone(), root.path.clone(), had)
+                    })
+                    .collect()
+            }
+            Past::Legacy(snapshot) => {
+                let at = || TxnError::at("read", &legacy.path);
+                let mut roots = Vec::new();
+                for (target, path) in legacy.roots(snapshot).map_err(at())? {
+                    let copy = if before { Copy::Before } else { Copy::After };
+                    let kept = legacy.manifest(&snapshot.id, copy, &target, &path).map_err(at())?;
+                    roots.push((target, path, kept.is_some() || !before));
+                }
+                roots
+            }
+        };
+        let mut scopes = Vec::with_capacity(roots.len());
+        for (target, path, has_manifest) in roots {
+            let root = RootDir::open(fs, &path).map_err(TxnError::at("open", &path))?;
+            let mut read = managed::read(fs, root.as_ref(), &target)
+                .map_err(TxnError::at("read the manifest in", &path))?;
+            warnings.append(&mut read.warnings);
+            let current = read.manifest;
+            let files = current.iter().flat_map(|manifest| &manifest.files);
+            let managed = files.map(|file| (file.path.clone(), WasManaged::from(file))).collect();
+            scopes.push(Scope { target, path, managed, unmanaged: BTreeMap::new(), has_manifest, current });
+        }
+        Ok(scopes)
+    }
+}
+
+/// Takes one snapshot back, in the roots covered.
+fn undo<F: Fs>(scopes: &mut [Scope], past: &Past, legacy: &LegacyDir<'_, F>) -> Result<(), TxnError> {
+    match past {
+        Past::Ours(snapshot) => {
+            for change in &snapshot.changes {
+                let root = &snapshot.header.roots[change.root];
+                let covered = |scope: &&mut Scope| scope.target == root.target && scope.path == root.path;
+                if let Some(scope) = scopes.iter_mut().find(covered) {
+                    scope.undo(change.path.clone(), change.was_managed.clone(), change.before);
+                }
+            }
+        }
+        Past::Legacy(snapshot) => {
+            for change in &snapshot.changes {
+                let roots = scopes.iter().enumerate();
+                let roots = roots.map(|(index, scope)| (index, scope.target.as_str(), scope.path.as_path()));
+                let Some((index, path)) = below_root(roots, &change.target, &change.path) else { continue };
+                if managed::is_manifest_name(path.name()) {
+                    continue;
+                }
+                let scope = &mut scopes[index];
+                let before = change.before_sha256.map(plain);
+                let manifest = legacy
+                    .manifest(&snapshot.id, Copy::Before, &scope.target, &scope.path)
+                    .map_err(TxnError::at("read", &legacy.path.join(&snapshot.id)))?;
+                let files = manifest.iter().flat_map(|manifest| &manifest.files);
+                let was_managed = files.into_iter().find(|file| file.path == path).map(WasManaged::from);
+                scope.undo(path, was_managed, before);
+            }
+        }
+    }
+    Ok(())
+}
+
+const fn plain(sha256: Digest) -> Entry {
+    Entry { sha256, kind: EntryKind::Plain }
+}
+
+/// A snapshot of 0.9.1 lists everything that was managed after it. Says what lies outside all roots.
+fn return_to_legacy<F: Fs>(
+    scopes: &mut [Scope],
+    snapshot: &LegacySnapshot,
+    legacy: &LegacyDir<'_, F>,
+) -> std::io::Result<Vec<PathBuf>> {
+    let mut homeless = Vec::new();
+    let mut listed: Vec<HashSet<RelPath>> = scopes.iter().map(|_| HashSet::new()).collect();
+    for file in &snapshot.managed_files {
+        let roots = scopes.iter().enumerate();
+        let roots = roots.map(|(index, scope)| (index, scope.target.as_str(), scope.path.as_path()));
+        let Some((index, path)) = below_root(roots, &file.target, &file.path) else {
+            homeless.push(file.path.clone());
+            continue;
+        };
+        let known = scopes[index].managed.get(&path);
+        // What 0.9.1 did not record is taken from what is known by now, if it is the same file.
+        let (executable, module_ids) = match known {
+            Some(known) if known.sha256 == file.sha256 => (known.executable, known.module_ids.clone()),
+            _ => (false, Vec::new()),
+        };
+        scopes[index].unmanaged.remove(&path);
+        scopes[index]
+            .managed
+            .insert(path.clone(), WasManaged { sha256: file.sha256, executable, module_ids });
+        listed[index].insert(path);
+    }
+    for (scope, listed) in scopes.iter_mut().zip(listed) {
+        let manifest = legacy.manifest(&snapshot.id, Copy::After, &scope.target, &scope.path)?;
+        for file in manifest.into_iter().flat_map(|manifest| manifest.files) {
+            if let Some(known) = scope.managed.get_mut(&file.path)
+                && known.module_ids.is_empty()
+            {
+                known.module_ids = file.module_ids;
+            }
+        }
+        let surplus: Vec<RelPath> =
+            scope.managed.keys().filter(|path| !listed.contains(*path)).cloned().collect();
+        for path in surplus {
+            scope.managed.remove(&path);
+            scope.unmanaged.entry(path).or_insert(None);
+        }
+    }
+    Ok(homeless)
+}
+
+impl Scope {
+    fn undo(&mut self, path: RelPath, was_managed: Option<WasManaged>, before: Option<Entry>) {
+        if let Some(was) = was_managed {
+            self.unmanaged.remove(&path);
+            self.managed.insert(path, was);
+        } else {
+            self.managed.remove(&path);
+            self.unmanaged.insert(path, before);
+        }
+    }
+
+    /// Adds what this root needs to a plan.
+    fn plan<F: Fs>(
+        self,
+        index: usize,
+        fs: &F,
+        contents: &Contents<F>,
+        plan: &mut RollbackPlan,
+    ) -> Result<(), TxnError> {
+        let root = RootDir::open(fs, &self.path).map_err(TxnError::at("open", &self.path))?;
+        let current: BTreeMap<&RelPath, &ManagedFile> = self
+            .current
+            .iter()
+            .flat_map(|manifest| manifest.files.iter().map(|file| (&file.path, file)))
+            .collect();
+        let managed = self.managed.iter().map(|(path, was)| (path, Some(was.at(path.clone()).entry())));
+        let unmanaged = self.unmanaged.iter().map(|(path, entry)| (path, *entry));
+        for (path, wanted) in managed.chain(unmanaged) {
+            let shown = self.path.join(path.as_path());
+            let observed = match &root {
+                Some(root) => root.observe(path).map_err(TxnError::at("read", &shown))?,
+                None => Observed::Absent,
+            };
+            let before = match observed {
+                Observed::Entry(entry) => Some(entry),
+                Observed::Absent => None,
+                Observed::Directory => return Err(TxnError::NotAFile { path: shown, found: "a directory" }),
+                Observed::Special => {
+                    return Err(TxnError::NotAFile { path: shown, found: "a device, socket or pipe" });
+                }
+            };
+            if before == wanted {
+                continue;
+            }
+            let deployed = current.get(path).map(|file| file.sha256);
+            if before.is_some_and(|before| Some(before.sha256) != deployed) {
+                plan.backups.push(shown.clone());
+            }
+            let after = wanted.map(|entry| contents.find(fs, entry, &shown)).transpose()?;
+            plan.request.changes.push(FileChange { root: index, path: path.clone(), before, after });
+        }
+        let manifest = if self.has_manifest {
+            ManifestChange::Write(self.managed.iter().map(|(path, was)| was.at(path.clone())).collect())
+        } else if self.current.is_some() {
+            ManifestChange::Remove
+        } else {
+            ManifestChange::Keep
+        };
+        plan.request.roots.push(RootChange { target: self.target, path: self.path, manifest });
+        Ok(())
+    }
+}
+
+/// Where contents can be had.
+struct Contents<F: Fs> {
+    blobs: Blobs<F>,
+    legacy: BTreeMap<Digest, PathBuf>,
+}
+
+impl<F: Fs> Contents<F> {
+    fn open(home: &StateHome<F>, legacy: &LegacyDir<'_, F>) -> Result<Self, TxnError> {
+        let blobs = home.blobs()?;
+        let at = || TxnError::at("read", &legacy.path);
+        let legacy = legacy.contents(&legacy.ids().map_err(at())?).map_err(at())?;
+        Ok(Self { blobs, legacy })
+    }
+
+    fn find(&self, fs: &F, entry: Entry, shown: &Path) -> Result<NewFile, TxnError> {
+        let sha256 = entry.sha256;
+        if let Some(size) = self.blobs.length(&sha256) {
+            return Ok(NewFile { entry, size, content: Content::Stored });
+        }
+        let missing = || TxnError::NotStored { path: shown.to_owned(), sha256: sha256.to_string() };
+        let path = self.legacy.get(&sha256).ok_or_else(missing)?;
+        let size = size_of(fs, path).map_err(TxnError::at("look at", path))?.ok_or_else(missing)?;
+        Ok(NewFile { entry, size, content: Content::File(path.clone()) })
+    }
+}
+
+fn size_of<F: Fs>(fs: &F, path: &Path) -> std::io::Result<Option<u64>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Ok(None);
+    };
+    let Some(dir) = found(fs.open_root(parent))? else { return Ok(None) };
+    Ok(fs.stat(&dir, name)?.map(|stat| stat.size))
+}

@@ -1,0 +1,222 @@
+//! One command's view of the world: which repo, profile, targets, machine and project it is about.
+
+use std::path::PathBuf;
+
+use crate::desired::{Desired, DesiredRoot, Layout};
+use crate::env::Env;
+use crate::error::{PackError, Result};
+use crate::fs::RealFs;
+use crate::hash::Digest;
+use crate::hash_cache::HashCache;
+use crate::lockfile::Lockfile;
+use crate::managed::{self, ManifestRead};
+use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, Manifest, Module, TargetConfig};
+use crate::materialize::{Material, Workshop};
+use crate::overlay::Overlays;
+use crate::path::{RelPath, RootDir};
+use crate::plan::{self, RootState};
+use crate::project::Project;
+use crate::source::resolve;
+use crate::target::TargetKind;
+use crate::{ids, parallel, scan};
+
+/// What a command is asked to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Select {
+    /// The config repo; the default one when nothing is said.
+    pub repo: Option<PathBuf>,
+    /// The profile.
+    pub profile: String,
+    /// A target's name, or `all`.
+    pub target: String,
+    /// The machine id; detected when nothing is said.
+    pub machine: Option<String>,
+    /// Whether nothing at all may be written, caches included.
+    pub dry_run: bool,
+}
+
+impl Default for Select {
+    fn default() -> Self {
+        Self {
+            repo: None,
+            profile: DEFAULT_PROFILE.to_owned(),
+            target: ALL_TARGETS.to_owned(),
+            machine: None,
+            dry_run: false,
+        }
+    }
+}
+
+/// What a command found out before it does its own work.
+#[derive(Debug)]
+pub struct Session<'a> {
+    /// The surroundings.
+    pub env: &'a Env,
+    /// Hashes of files seen before.
+    pub cache: &'a HashCache,
+    /// What was asked for.
+    pub select: &'a Select,
+    /// The config repo.
+    pub repo: PathBuf,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Its lockfile and that file's hash.
+    pub lock: Option<(Lockfile, Digest)>,
+    /// The project.
+    pub project: Project,
+    /// The machine.
+    pub machine_id: String,
+}
+
+/// The config repo a command works on.
+pub fn repo_of(env: &Env, select: &Select) -> PathBuf {
+    match &select.repo {
+        Some(repo) => env.cwd.join(repo),
+        None => env.default_repo(),
+    }
+}
+
+/// The machine a command works for.
+pub fn machine_of(env: &Env, select: &Select) -> String {
+    let asked = select.machine.iter().map(String::as_str);
+    ids::machine_id(asked.chain(env.machine_names.iter().map(String::as_str)))
+}
+
+impl<'a> Session<'a> {
+    /// Reads manifest and lockfile and finds out where we are.
+    pub fn open(env: &'a Env, cache: &'a HashCache, select: &'a Select) -> Result<Self> {
+        let repo = repo_of(env, select);
+        let manifest = Manifest::load(&repo, &env.limits)?;
+        let lock = Lockfile::load(&repo, &env.limits)?;
+        Ok(Self {
+            env,
+            cache,
+            select,
+            manifest,
+            lock,
+            project: Project::detect(env),
+            machine_id: machine_of(env, select),
+            repo,
+        })
+    }
+
+    /// The selected targets, by name.
+    pub fn targets(&self) -> Result<Vec<(TargetKind, &TargetConfig)>> {
+        self.manifest.select_targets(&self.select.target)
+    }
+
+    /// The names of the selected targets.
+    pub fn target_names(&self) -> Result<Vec<&'static str>> {
+        Ok(self.targets()?.into_iter().map(|(target, _)| target.name()).collect())
+    }
+
+    /// The roots of the selected targets.
+    pub fn layout(&self) -> Result<Layout> {
+        Layout::new(self.env, &self.project.root, &self.targets()?)
+    }
+
+    /// The overlays that count here.
+    pub fn overlays(&self) -> Result<Overlays> {
+        Overlays::list(&self.repo, &self.machine_id, || self.project.id(self.env))
+    }
+
+    /// The files that should exist.
+    pub fn desired(&self, warnings: &mut Vec<String>) -> Result<Desired> {
+        let layout = self.layout()?;
+        let mut selected = self.manifest.select(&self.select.profile)?;
+        selected.retain(|module| layout.takes(module));
+        let materials = self.materials(&selected, warnings)?;
+        layout.place(materials, self.env.limits.pack_text_bytes)
+    }
+
+    /// The files of `modules` with overlays applied.
+    pub fn materials(&self, modules: &[&Module], warnings: &mut Vec<String>) -> Result<Vec<Material>> {
+        let overlays = self.overlays()?;
+        let locked = self.lock.as_ref().map(|(lock, _)| lock.by_id()).unwrap_or_default();
+        let git = resolve::Access { env: self.env, cache: self.cache, may_fetch: !self.select.dry_run };
+        let checkouts = resolve::prepare(git, modules, &locked, warnings)?;
+        let workshop = Workshop {
+            env: self.env,
+            repo: &self.repo,
+            overlays: &overlays,
+            checkouts: &checkouts,
+            cache: self.cache,
+        };
+        workshop.materialize(modules, warnings)
+    }
+
+    /// What exists at the places of `desired`, and what an earlier deploy left elsewhere in its roots.
+    pub fn survey(&self, desired: &Desired, warnings: &mut Vec<String>) -> Result<Vec<RootState>> {
+        let mut states = Vec::with_capacity(desired.roots.len());
+        for result in parallel::map(&desired.roots, read_manifest) {
+            let mut read = result?;
+            warnings.append(&mut read.warnings);
+            states.push(RootState {
+                found: Vec::new(),
+                manifest: read.manifest,
+                undesired: Vec::new(),
+                foreign: Vec::new(),
+            });
+        }
+        let has_module = |id: &str| self.manifest.modules.iter().any(|module| module.id == id);
+        let mut tasks = Vec::new();
+        for (index, (root, state)) in desired.roots.iter().zip(&mut states).enumerate() {
+            let wanted: Vec<&RelPath> = root.files.iter().map(|file| &file.path).collect();
+            let listed = state.manifest.iter().flat_map(|manifest| &manifest.files);
+            let (foreign, undesired): (Vec<_>, Vec<_>) = listed
+                .filter(|file| wanted.binary_search(&&file.path).is_err())
+                .partition(|file| plan::is_foreign(file, has_module));
+            let undesired: Vec<RelPath> = undesired.into_iter().map(|file| file.path.clone()).collect();
+            state.foreign = foreign.into_iter().cloned().collect();
+            tasks.extend(chunks(index, false, wanted.into_iter().cloned()));
+            tasks.extend(chunks(index, true, undesired));
+        }
+        let observed = parallel::map(&tasks, |task| {
+            let root = &desired.roots[task.root];
+            scan::observe(&root.path, &task.paths, self.cache)
+        });
+        for (task, found) in tasks.into_iter().zip(observed) {
+            let mut found = found?;
+            let Some(state) = states.get_mut(task.root) else { continue };
+            if task.undesired {
+                state.undesired.extend(task.paths.into_iter().zip(found));
+            } else {
+                state.found.append(&mut found);
+            }
+        }
+        Ok(states)
+    }
+}
+
+struct Task {
+    root: usize,
+    undesired: bool,
+    paths: Vec<RelPath>,
+}
+
+/// Places looked at in one go; small enough to spread one big root over several threads.
+const CHUNK: usize = 512;
+
+fn chunks(root: usize, undesired: bool, paths: impl IntoIterator<Item = RelPath>) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    let mut paths = paths.into_iter();
+    loop {
+        let chunk: Vec<RelPath> = paths.by_ref().take(CHUNK).collect();
+        if chunk.is_empty() {
+            return tasks;
+        }
+        tasks.push(Task { root, undesired, paths: chunk });
+    }
+}
+
+fn read_manifest(root: &DesiredRoot) -> Result<ManifestRead> {
+    let fs = RealFs::default();
+    match RootDir::open(&fs, &root.path) {
+        Ok(dir) => managed::read(&fs, dir.as_ref(), root.target.name())
+            .map_err(|error| PackError::io("read the target manifest in", &root.path, error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            Err(scan::not_a_directory(&root.path))
+        }
+        Err(error) => Err(PackError::io("open directory", &root.path, error)),
+    }
+}

@@ -1,0 +1,144 @@
+//! One changing command at a time per home.
+//!
+//! The lock is the kernel's (`flock`), so it vanishes with the process that holds it, however that ends. The file's
+//! content only serves the message: who holds it, doing what, since when.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// How often a waiting command looks again.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Who wants the lock, and for how long it waits.
+#[derive(Debug, Clone)]
+pub struct LockRequest {
+    /// What the command is called in the message others see.
+    pub command: String,
+    /// The time, for that message.
+    pub since: jiff::Timestamp,
+    /// How long to wait for another command to finish.
+    pub wait: Duration,
+}
+
+/// Who holds the lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its process.
+    pub pid: u32,
+    /// What it does.
+    pub command: String,
+    /// Since when.
+    pub since: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pid == 0 {
+            return f.write_str("another command that has not said who it is");
+        }
+        write!(f, "`{}` (pid {}) since {}", self.command, self.pid, self.since)
+    }
+}
+
+/// The lock, held until it is dropped.
+#[derive(Debug)]
+pub struct StateLock {
+    file: std::os::fd::OwnedFd,
+}
+
+/// Why the lock was not taken.
+#[derive(Debug)]
+pub enum LockError {
+    /// Somebody else kept it for as long as we waited.
+    Held(Holder),
+    /// The lock file could not be used.
+    Io(io::Error),
+}
+
+impl StateLock {
+    /// Takes the lock at `path`, waiting as long as `request` allows.
+    pub fn acquire(path: &Path, request: &LockRequest) -> Result<Self, LockError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let open = || rustix::fs::open(path, flags, Mode::from_raw_mode(0o600));
+        let file = rustix::io::retry_on_intr(open).map_err(|error| LockError::Io(error.into()))?;
+        let began = Instant::now();
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if began.elapsed() >= request.wait => {
+                    return Err(LockError::Held(read_holder(&file)));
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(POLL),
+                Err(error) => return Err(LockError::Io(error.into())),
+            }
+        }
+        let lock = Self { file };
+        lock.introduce(request);
+        Ok(lock)
+    }
+
+    /// Leaves a note for those who wait; a disk too full for it is no reason to stop.
+    fn introduce(&self, request: &LockRequest) {
+        let holder = Holder {
+            pid: std::process::id(),
+            command: request.command.clone(),
+            since: request.since.to_string(),
+        };
+        if let Ok(note) = serde_json::to_vec(&holder) {
+            let _ = rustix::fs::ftruncate(&self.file, 0);
+            let _ = rustix::io::pwrite(&self.file, &note, 0);
+        }
+    }
+}
+
+fn read_holder(file: &std::os::fd::OwnedFd) -> Holder {
+    let mut note = vec![0; 4096];
+    let length = rustix::io::pread(file, &mut note, 0).unwrap_or(0);
+    let unknown = Holder { pid: 0, command: String::new(), since: String::new() };
+    serde_json::from_slice(&note[..length]).unwrap_or(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(command: &str) -> LockRequest {
+        LockRequest { command: command.to_owned(), since: jiff::Timestamp::UNIX_EPOCH, wait: Duration::ZERO }
+    }
+
+    #[test]
+    fn the_second_one_learns_who_the_first_is_and_gets_its_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = StateLock::acquire(&path, &request("deploy --apply")).unwrap();
+        let Err(LockError::Held(holder)) = StateLock::acquire(&path, &request("rollback")) else {
+            panic!("the lock was given twice");
+        };
+        assert_eq!(holder.pid, std::process::id());
+        assert_eq!(
+            holder.to_string(),
+            format!("`deploy --apply` (pid {}) since 1970-01-01T00:00:00Z", holder.pid)
+        );
+        drop(first);
+        StateLock::acquire(&path, &request("rollback")).unwrap();
+    }
+
+    #[test]
+    fn waiting_ends_when_the_holder_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = StateLock::acquire(&path, &request("deploy")).unwrap();
+        let patient = LockRequest { wait: Duration::from_mins(1), ..request("status") };
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| StateLock::acquire(&path, &patient).map(drop));
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+    }
+}

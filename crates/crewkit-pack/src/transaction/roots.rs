@@ -1,0 +1,367 @@
+//! The roots of a request: their target manifests before and after, the directories made for their files, and what
+//! the snapshot says about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::places::{Anchors, RootAt};
+use super::prepare::Work;
+use super::survey::{Presence, Survey};
+use super::{Content, FileChange, ManifestChange, NewFile, Request, RootChange, SnapshotKind, TxnError};
+use crate::entry::{Entry, EntryKind, Observed, observe};
+use crate::fs::Fs;
+use crate::hash::Digest;
+use crate::journal::Place;
+use crate::managed::{self, CreatedDirs, ManagedFile, TargetManifest};
+use crate::path::{RelPath, RootDir};
+use crate::snapshot::{self, Change, SnapshotRoot, WasManaged};
+
+/// A root with what was read of its manifest.
+pub(super) struct Root {
+    pub(super) at: RootAt,
+    pub(super) old: Option<TargetManifest>,
+    /// The manifest file as it is.
+    pub(super) file: Option<Entry>,
+    /// Whether that file could not be understood, so is not surely ours.
+    pub(super) foreign: bool,
+}
+
+/// What happens in all roots besides the files of the request.
+#[derive(Default)]
+pub(super) struct RootsPlan {
+    /// Manifests to write or remove.
+    pub(super) manifests: Vec<Work>,
+    /// What the snapshot records.
+    pub(super) changes: Vec<Change>,
+    /// Directories to remove if they are empty afterwards.
+    pub(super) remove_dirs: BTreeSet<Place>,
+    /// Files that are managed from now on without being written.
+    pub(super) newly_managed: Vec<Place>,
+}
+
+/// Plans the manifests of all roots.
+pub(super) fn plan_roots<F: Fs>(
+    survey: &mut Survey<'_, F>,
+    request: &Request,
+    roots: &[Root],
+    above: &[Option<usize>],
+    snapshot_id: &str,
+) -> Result<RootsPlan, TxnError> {
+    let anchors = survey.anchors;
+    let mut all = RootsPlan::default();
+    for (index, (root, change)) in roots.iter().zip(&request.roots).enumerate() {
+        let files: Vec<&FileChange> = request.changes.iter().filter(|file| file.root == index).collect();
+        let made = directories_made(survey, root, &files)?;
+        let plan = plan_manifest(root, change, made, &files, snapshot_id);
+        for dir in &plan.remove_dirs {
+            all.remove_dirs.insert(root_place(root, dir, &change.path)?);
+        }
+        if change.manifest == ManifestChange::Remove
+            && let (Some(anchor), Some(old)) = (above[index], &root.old)
+        {
+            all.remove_dirs.extend(dirs_above(anchors, root, anchor, old.created.above));
+        }
+        if let Some(work) = manifest_work(root, &change.target, &plan, &request.now.to_string(), anchors)? {
+            // A root can have two names; its manifest is one.
+            let entry = |work: &Work| work.after.as_ref().map(|new| new.entry);
+            match all.manifests.iter().find(|known| known.shown == work.shown) {
+                Some(known) if entry(known) == entry(&work) => {}
+                Some(_) => return Err(TxnError::Twice { path: work.shown }),
+                None => all.manifests.push(work),
+            }
+        }
+        let (mut recorded, newly) = record(index, root, &plan, &files);
+        if request.kind != SnapshotKind::Rollback {
+            check_released(survey, root, &recorded, &change.path)?;
+        }
+        all.changes.append(&mut recorded);
+        for path in newly {
+            all.newly_managed.push(root_place(root, &path, &change.path)?);
+        }
+    }
+    // The directories of manifests may be looked at for the first time here.
+    for work in &all.manifests {
+        survey.presence(work.place.anchor, work.place.path.parent())?;
+    }
+    Ok(all)
+}
+
+pub(super) fn snapshot_root((change, root): (&RootChange, &Root)) -> SnapshotRoot {
+    SnapshotRoot {
+        target: change.target.clone(),
+        path: change.path.clone(),
+        had_manifest: root.old.is_some(),
+        has_manifest: match change.manifest {
+            ManifestChange::Keep => root.old.is_some(),
+            ManifestChange::Write(_) => true,
+            ManifestChange::Remove => false,
+        },
+    }
+}
+
+pub(super) fn root_place(root: &Root, path: &RelPath, shown: &Path) -> Result<Place, TxnError> {
+    root.at.place(path).map_err(|error| TxnError::bad_path(&shown.join(path.as_path()), &error))
+}
+
+pub(super) fn read_root<F: Fs>(
+    fs: &F,
+    at: RootAt,
+    path: &Path,
+    target: &str,
+    anchors: &Anchors<F>,
+) -> Result<Root, TxnError> {
+    let name = managed::file_name(target);
+    RelPath::new(name.as_str()).map_err(|error| TxnError::bad_path(path, &error))?;
+    let (None, Some(dir)) = (&at.missing, &anchors.dirs[at.anchor]) else {
+        return Ok(Root { at, old: None, file: None, foreign: false });
+    };
+    let shown = path.join(&name);
+    let file = match observe(fs, dir, &name).map_err(TxnError::at("read", &shown))? {
+        Observed::Absent => None,
+        Observed::Entry(entry) => Some(entry),
+        Observed::Directory => return Err(TxnError::NotAFile { path: shown, found: "a directory" }),
+        Observed::Special => {
+            return Err(TxnError::NotAFile { path: shown, found: "a device, socket or pipe" });
+        }
+    };
+    let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
+    let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
+    let foreign = file.is_some() && (read.manifest.is_none() || !read.warnings.is_empty());
+    Ok(Root { at, old: read.manifest, file, foreign })
+}
+
+/// For roots that were made with their ancestors and are to vanish: an anchor above all of these.
+pub(super) fn anchors_above<F: Fs>(
+    fs: &F,
+    request: &Request,
+    roots: &[Root],
+    anchors: &mut Anchors<F>,
+) -> Result<Vec<Option<usize>>, TxnError> {
+    let mut above = Vec::with_capacity(roots.len());
+    for (root, change) in roots.iter().zip(&request.roots) {
+        let levels = root.old.as_ref().map_or(0, |old| old.created.above) as usize;
+        let wanted = change.manifest == ManifestChange::Remove && levels > 0 && root.at.missing.is_none();
+        let path = wanted.then(|| anchors.paths[root.at.anchor].ancestors().nth(levels)).flatten();
+        above.push(match path.map(Path::to_owned) {
+            Some(path) => {
+                let dir = fs.open_root(&path).map_err(TxnError::at("open", &path))?;
+                Some(anchors.add(path, dir))
+            }
+            None => None,
+        });
+    }
+    Ok(above)
+}
+
+/// The root and as many of its ancestors as were made for it.
+fn dirs_above<F: Fs>(anchors: &Anchors<F>, root: &Root, above: usize, levels: u32) -> Vec<Place> {
+    let below = anchors.paths[root.at.anchor].strip_prefix(&anchors.paths[above]).ok();
+    let Some(mut path) = below.and_then(|below| RelPath::from_path(below).ok()) else { return Vec::new() };
+    let mut places = Vec::new();
+    for _ in 0..levels {
+        let parent = path.parent();
+        places.push(Place { anchor: above, path });
+        match parent {
+            Some(parent) => path = parent,
+            None => break,
+        }
+    }
+    places
+}
+
+/// The directories that the new files of a root need and that are not there.
+fn directories_made<F: Fs>(
+    survey: &mut Survey<'_, F>,
+    root: &Root,
+    files: &[&FileChange],
+) -> Result<CreatedDirs, TxnError> {
+    let mut made = CreatedDirs::default();
+    if let Some(missing) = &root.at.missing
+        && let Presence::Missing { top } = survey.presence(root.at.anchor, Some(missing.clone()))?
+    {
+        let levels = 1 + missing.components().count() - top.path.components().count();
+        made.above = u32::try_from(levels).unwrap_or(u32::MAX);
+    }
+    for file in files.iter().filter(|file| file.after.is_some()) {
+        let mut parent = file.path.parent();
+        while let Some(dir) = parent {
+            if made.below.contains(&dir) {
+                break;
+            }
+            let place = root_place(root, &dir, Path::new(""))?;
+            if survey.presence(place.anchor, Some(place.path))? == Presence::Present {
+                break;
+            }
+            parent = dir.parent();
+            made.below.insert(dir);
+        }
+    }
+    Ok(made)
+}
+
+/// What becomes of a manifest.
+struct ManifestPlan {
+    /// The manifest afterwards; nothing when there is none.
+    new: Option<TargetManifest>,
+    touched: bool,
+    /// Directories that lose their last managed file.
+    remove_dirs: Vec<RelPath>,
+}
+
+fn plan_manifest(
+    root: &Root,
+    change: &RootChange,
+    made: CreatedDirs,
+    changed: &[&FileChange],
+    snapshot_id: &str,
+) -> ManifestPlan {
+    let mut files = match &change.manifest {
+        ManifestChange::Keep => {
+            return ManifestPlan { new: root.old.clone(), touched: false, remove_dirs: Vec::new() };
+        }
+        ManifestChange::Write(files) => files.clone(),
+        ManifestChange::Remove => Vec::new(),
+    };
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files.dedup_by(|a, b| a.path == b.path);
+    let mut in_use = BTreeSet::new();
+    for file in &files {
+        let mut parent = file.path.parent();
+        while let Some(dir) = parent {
+            parent = dir.parent();
+            if !in_use.insert(dir) {
+                break;
+            }
+        }
+    }
+    let mut created = made;
+    let mut leaving = BTreeSet::new();
+    if let Some(old) = &root.old {
+        created.above = created.above.max(old.created.above);
+        created.below.extend(old.created.below.iter().cloned());
+        if !old.knows_directories {
+            // A manifest of 0.9.1 does not say what was made; what is empty afterwards surely was.
+            for file in changed.iter().filter(|file| file.after.is_none()) {
+                let mut parent = file.path.parent();
+                while let Some(dir) = parent {
+                    parent = dir.parent();
+                    leaving.insert(dir);
+                }
+            }
+        }
+    }
+    leaving.extend(created.below.iter().cloned());
+    leaving.retain(|dir| !in_use.contains(dir));
+    created.below.retain(|dir| in_use.contains(dir));
+    let remove_dirs = leaving.into_iter().collect();
+    if change.manifest == ManifestChange::Remove {
+        return ManifestPlan { new: None, touched: root.file.is_some(), remove_dirs };
+    }
+    let same = |old: &TargetManifest| old.files == files && old.created == created && !root.foreign;
+    let touched = root.file.is_none() || !root.old.as_ref().is_some_and(same);
+    let new = TargetManifest {
+        target: change.target.clone(),
+        snapshot_id: Some(snapshot_id.to_owned()),
+        files,
+        created,
+        knows_directories: true,
+    };
+    ManifestPlan { new: Some(new), touched, remove_dirs }
+}
+
+fn manifest_work<F: Fs>(
+    root: &Root,
+    target: &str,
+    plan: &ManifestPlan,
+    now: &str,
+    anchors: &Anchors<F>,
+) -> Result<Option<Work>, TxnError> {
+    if !plan.touched {
+        return Ok(None);
+    }
+    let name = RelPath::new(managed::file_name(target))
+        .map_err(|error| TxnError::bad_path(Path::new(target), &error))?;
+    let place = root_place(root, &name, Path::new(""))?;
+    let after = plan.new.as_ref().map(|manifest| {
+        let bytes: Arc<[u8]> = managed::render(manifest, now).into();
+        let entry = Entry { sha256: Digest::of(&bytes), kind: EntryKind::Plain };
+        NewFile { entry, size: bytes.len() as u64, content: Content::Bytes(bytes) }
+    });
+    let shown = anchors.shown(&place);
+    Ok(Some(Work { place, shown, before: root.file, after, store: false, private: false }))
+}
+
+/// What the snapshot says about a root, and which files became managed without being written.
+fn record(
+    index: usize,
+    root: &Root,
+    plan: &ManifestPlan,
+    files: &[&FileChange],
+) -> (Vec<Change>, Vec<RelPath>) {
+    let by_path = |list: &[ManagedFile]| -> BTreeMap<RelPath, WasManaged> {
+        list.iter().map(|file| (file.path.clone(), WasManaged::from(file))).collect()
+    };
+    let old = root.old.as_ref().map(|old| by_path(&old.files)).unwrap_or_default();
+    let new = plan.new.as_ref().map(|new| by_path(&new.files)).unwrap_or_default();
+    let mut changes = BTreeMap::new();
+    let mut newly = Vec::new();
+    for file in files {
+        changes.insert(
+            file.path.clone(),
+            Change {
+                root: index,
+                path: file.path.clone(),
+                before: file.before,
+                after: file.after.as_ref().map(|new| new.entry),
+                was_managed: old.get(&file.path).cloned(),
+                managed: new.contains_key(&file.path),
+            },
+        );
+    }
+    for path in old.keys().chain(new.keys()) {
+        let (was, is) = (old.get(path), new.get(path));
+        if was == is || changes.contains_key(path) {
+            continue;
+        }
+        let entry = |managed: &WasManaged| managed.at(path.clone()).entry();
+        // Untouched on disk: what the manifest says is there now is what is there, or it is gone.
+        let there = is.map(entry);
+        if was.map(|was| was.sha256) != is.map(|is| is.sha256) && is.is_some() {
+            newly.push(path.clone());
+        }
+        changes.insert(
+            path.clone(),
+            Change {
+                root: index,
+                path: path.clone(),
+                before: there,
+                after: there,
+                was_managed: was.cloned(),
+                managed: is.is_some(),
+            },
+        );
+    }
+    (changes.into_values().collect(), newly)
+}
+
+/// A file that leaves the manifest is deleted or already gone. One that is still there was unknown to the plan,
+/// which then is older than the manifest.
+fn check_released<F: Fs>(
+    survey: &mut Survey<'_, F>,
+    root: &Root,
+    changes: &[Change],
+    shown: &Path,
+) -> Result<(), TxnError> {
+    for change in changes.iter().filter(|change| change.op() == snapshot::Op::Manage && !change.managed) {
+        let place = root_place(root, &change.path, shown)?;
+        let shown = shown.join(change.path.as_path());
+        if survey.observe(&place, &shown)? != Observed::Absent {
+            return Err(TxnError::Changed {
+                path: shown,
+                found: "it is managed, which the plan did not know",
+            });
+        }
+    }
+    Ok(())
+}

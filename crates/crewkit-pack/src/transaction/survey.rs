@@ -1,0 +1,179 @@
+//! Looking at the places of a request: each directory once, each file against what the plan saw.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::TxnError;
+use super::places::{Anchors, Dirs};
+use super::prepare::Work;
+use crate::entry::{Observed, observe};
+use crate::fs::Fs;
+use crate::journal::Place;
+use crate::path::RelPath;
+
+/// Whether a directory is there, or which of its ancestors is the topmost missing one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Presence {
+    Present,
+    Missing { top: Place },
+}
+
+/// A file system and how much goes onto it.
+#[derive(Debug)]
+pub(super) struct Volume<F: Fs> {
+    pub(super) device: u64,
+    pub(super) dir: F::Dir,
+    shown: PathBuf,
+    pub(super) needed: u64,
+    block: u64,
+}
+
+impl<F: Fs> Volume<F> {
+    pub(super) fn shown(&self) -> &Path {
+        &self.shown
+    }
+}
+
+/// Looks at directories once, and notes which file systems are involved.
+pub(super) struct Survey<'a, F: Fs> {
+    pub(super) fs: &'a F,
+    pub(super) anchors: &'a Anchors<F>,
+    pub(super) dirs: Dirs<'a, F>,
+    pub(super) known: HashMap<(usize, Option<RelPath>), Presence>,
+    pub(super) volumes: Vec<Volume<F>>,
+}
+
+impl<'a, F: Fs> Survey<'a, F> {
+    pub(super) fn new(fs: &'a F, anchors: &'a Anchors<F>) -> Self {
+        Self { fs, anchors, dirs: Dirs::new(fs, anchors), known: HashMap::new(), volumes: Vec::new() }
+    }
+
+    /// Whether the directory `path` below `anchor` is there.
+    pub(super) fn presence(&mut self, anchor: usize, path: Option<RelPath>) -> Result<Presence, TxnError> {
+        let key = (anchor, path);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        let presence = match &key.1 {
+            None => self.look(anchor, None)?,
+            Some(path) => match self.presence(anchor, path.parent())? {
+                Presence::Present => self.look(anchor, Some(path))?,
+                missing @ Presence::Missing { .. } => missing,
+            },
+        };
+        self.known.insert(key, presence.clone());
+        Ok(presence)
+    }
+
+    fn look(&mut self, anchor: usize, path: Option<&RelPath>) -> Result<Presence, TxnError> {
+        let shown = match path {
+            Some(path) => self.anchors.paths[anchor].join(path.as_path()),
+            None => self.anchors.paths[anchor].clone(),
+        };
+        let dir = match self.dirs.dir(anchor, path.cloned()) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                let root = self.anchors.paths[anchor].clone();
+                return Err(TxnError::Blocked { path: shown, root });
+            }
+            Err(error) => match (error.kind(), path) {
+                (io::ErrorKind::NotFound, Some(path)) => {
+                    return Ok(Presence::Missing { top: Place { anchor, path: path.clone() } });
+                }
+                _ => return Err(TxnError::io("open", shown, error)),
+            },
+        };
+        self.note_volume(&dir, shown)?;
+        Ok(Presence::Present)
+    }
+
+    fn note_volume(&mut self, dir: &F::Dir, shown: PathBuf) -> Result<(), TxnError> {
+        let device = self.fs.device(dir).map_err(TxnError::at("look at", &shown))?;
+        if !self.volumes.iter().any(|volume| volume.device == device) {
+            self.volumes.push(Volume { device, dir: dir.clone(), shown, needed: 0, block: 1 });
+        }
+        Ok(())
+    }
+
+    /// The file system that what is staged for `place` goes onto.
+    pub(super) fn device_for(&mut self, place: &Place) -> Result<u64, TxnError> {
+        let parent = match self.presence(place.anchor, place.path.parent())? {
+            Presence::Present => place.path.parent(),
+            Presence::Missing { top } => top.path.parent(),
+        };
+        let shown = self.anchors.shown(place);
+        let dir = self.dirs.dir(place.anchor, parent).map_err(TxnError::at("open", &shown))?;
+        self.fs.device(&dir).map_err(TxnError::at("look at", &shown))
+    }
+
+    /// What is at a place.
+    pub(super) fn observe(&mut self, place: &Place, shown: &Path) -> Result<Observed, TxnError> {
+        match self.presence(place.anchor, place.path.parent())? {
+            Presence::Missing { .. } => Ok(Observed::Absent),
+            Presence::Present => {
+                let dir = self.dirs.parent(place).map_err(TxnError::at("open", shown))?;
+                observe(self.fs, &dir, place.path.name()).map_err(TxnError::at("read", shown))
+            }
+        }
+    }
+}
+
+/// Every place still holds what the plan saw.
+pub(super) fn check<F: Fs>(survey: &mut Survey<'_, F>, works: &[Work]) -> Result<(), TxnError> {
+    for work in works {
+        let path = || work.shown.clone();
+        match (survey.observe(&work.place, &work.shown)?, work.before) {
+            (Observed::Absent, None) => {}
+            (Observed::Entry(found), Some(expected)) if found == expected => {}
+            (Observed::Directory, _) => {
+                return Err(TxnError::NotAFile { path: path(), found: "a directory" });
+            }
+            (Observed::Special, _) => {
+                return Err(TxnError::NotAFile { path: path(), found: "a device, socket or pipe" });
+            }
+            (Observed::Absent, Some(_)) => {
+                return Err(TxnError::Changed { path: path(), found: "it is gone" });
+            }
+            (Observed::Entry(_), None) => {
+                return Err(TxnError::Changed { path: path(), found: "something is there now" });
+            }
+            (Observed::Entry(_), Some(_)) => {
+                return Err(TxnError::Changed { path: path(), found: "it has other content" });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every file system takes writes and has room for what goes onto it.
+pub(super) fn room<F: Fs>(
+    fs: &F,
+    mut volumes: Vec<Volume<F>>,
+    needed: &HashMap<u64, Vec<u64>>,
+    stored: u64,
+    base: &F::Dir,
+) -> Result<Vec<Volume<F>>, TxnError> {
+    let state = fs.device(base).map_err(TxnError::at("look at", Path::new("the state directory")))?;
+    for volume in &mut volumes {
+        let space = fs.space(&volume.dir).map_err(TxnError::at("ask for the room on", &volume.shown))?;
+        volume.block = space.block;
+        let whole_blocks = |size: &u64| size.div_ceil(volume.block).saturating_mul(volume.block);
+        let sizes = needed.get(&volume.device).map(Vec::as_slice).unwrap_or_default();
+        volume.needed = sizes.iter().map(whole_blocks).fold(0, u64::saturating_add);
+        if volume.device == state {
+            volume.needed = volume.needed.saturating_add(whole_blocks(&stored));
+        }
+        if space.read_only {
+            return Err(TxnError::ReadOnly { path: volume.shown.clone(), needed: volume.needed });
+        }
+        if volume.needed > space.available {
+            return Err(TxnError::NoSpace {
+                path: volume.shown.clone(),
+                needed: volume.needed,
+                available: Some(space.available),
+            });
+        }
+    }
+    Ok(volumes)
+}

@@ -1,0 +1,95 @@
+//! The shapes of answers: plain data in, JSON out.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::desired::Desired;
+use crate::plan::{Change, Op, Plan, Summary};
+
+/// Inserts a path and its twin with forward slashes.
+pub(crate) fn put_path(map: &mut Map<String, Value>, key: &str, path: &Path) {
+    let shown = path.display().to_string();
+    map.insert(format!("{key}_posix"), shown.replace('\\', "/").into());
+    map.insert(key.to_owned(), shown.into());
+}
+
+/// An object, of what is known to be one.
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// One change of a plan.
+pub(crate) fn change(change: &Change) -> Value {
+    let mut map = object(json!({
+        "target": change.target.name(),
+        "op": change.op.name(),
+        "before_sha256": change.before.map(|entry| entry.sha256.to_string()),
+        "after_sha256": change.after.map(|(_, sha256)| sha256.to_string()),
+        "reason": change.reason,
+    }));
+    put_path(&mut map, "path", &change.place);
+    if let Op::Update(owner) = change.op {
+        map.insert("update_kind".to_owned(), owner.update_kind().into());
+    }
+    Value::Object(map)
+}
+
+/// The changes and their count.
+pub(crate) fn plan(plan: &Plan) -> Map<String, Value> {
+    object(json!({
+        "changes": plan.changes.iter().map(change).collect::<Vec<_>>(),
+        "summary": summary(plan.summary()),
+    }))
+}
+
+pub(crate) fn summary(summary: Summary) -> Value {
+    json!({"create": summary.create, "update": summary.update, "delete": summary.delete})
+}
+
+/// What a change has to do with which modules.
+pub(crate) fn explained(change: &Change, desired: &Desired, formerly: &[String]) -> Value {
+    let modules: Vec<Value> = match change.after {
+        Some((at, _)) => desired
+            .roots
+            .get(change.root)
+            .and_then(|root| root.files.get(at))
+            .map(|file| file.modules.iter().filter_map(|index| module(desired, *index, file)).collect())
+            .unwrap_or_default(),
+        None => formerly
+            .iter()
+            .map(|id| json!({"module_id": id, "module_type": null, "layer": "missing", "module_path": null}))
+            .collect(),
+    };
+    let mut map = object(json!({"op": change.op.name(), "target": change.target.name(), "modules": modules}));
+    put_path(&mut map, "path", &change.place);
+    Value::Object(map)
+}
+
+/// The part of a module that a desired file comes from.
+fn module(desired: &Desired, index: usize, file: &crate::desired::DesiredFile) -> Option<Value> {
+    use crate::desired::Content;
+    use crate::manifest::ModuleType;
+    let material = desired.modules.get(index)?;
+    let source = match &file.content {
+        Content::Source(source) if material.files.iter().any(|part| part.path == source.path) => {
+            material.files.iter().find(|part| part.path == source.path)
+        }
+        _ => material.files.iter().find(|part| part.path.as_str() == crate::module::INSTRUCTIONS_FILE),
+    };
+    let kind = match material.kind {
+        ModuleType::Instructions => "Instructions",
+        ModuleType::Skill => "Skill",
+        ModuleType::Prompt => "Prompt",
+        ModuleType::Command => "Command",
+    };
+    Some(json!({
+        "module_id": material.id,
+        "module_type": kind,
+        "layer": source.map_or("missing", |source| source.layer.name()),
+        "module_path": source.map(|source| source.path.as_str()),
+    }))
+}

@@ -1,0 +1,216 @@
+//! A simulated Coder: its REST API, app proxy and web terminal, with state, versions and faults.
+//!
+//! It is strict where Coder is strict (login, routes, bodies, ids, one build at a time, rate limits) and as odd where
+//! Coder is odd (presets in the case of its source, `null` for empty lists, times with an offset, secrets in the
+//! workspace JSON). Tests change the [`World`] directly and switch on [`Fault`]s.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+mod api;
+mod apps;
+mod faults;
+mod render;
+mod terminal;
+mod world;
+
+pub use faults::{Fault, Kind};
+pub use world::{
+    AgentApi, MetadataApp, Parameter, Preset, Report, SimTemplate, SimWorkspace, Template, User, World,
+};
+
+/// Which Coder is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Profile {
+    /// Tasks are experimental and share their id with the workspace.
+    V2_27,
+    /// Tasks have ids of their own.
+    V2_28,
+    /// Tasks are stable.
+    V2_29,
+    /// The prompt parameter is like any other.
+    V2_30,
+    /// Sending to a busy task is a conflict.
+    V2_32,
+    /// A build can name its successor.
+    V2_36,
+    /// There are no tasks.
+    V2_37,
+}
+
+impl Profile {
+    /// Every profile.
+    pub const ALL: [Self; 7] =
+        [Self::V2_27, Self::V2_28, Self::V2_29, Self::V2_30, Self::V2_32, Self::V2_36, Self::V2_37];
+
+    /// The minor version.
+    pub const fn minor(self) -> u32 {
+        match self {
+            Self::V2_27 => 27,
+            Self::V2_28 => 28,
+            Self::V2_29 => 29,
+            Self::V2_30 => 30,
+            Self::V2_32 => 32,
+            Self::V2_36 => 36,
+            Self::V2_37 => 37,
+        }
+    }
+
+    /// The version as Coder words it.
+    pub fn version(self) -> String {
+        format!("v2.{}.0+simulated", self.minor())
+    }
+}
+
+/// The token of the user the fleet belongs to.
+pub const TOKEN: &str = "sim-token-CANARY-fleetbot";
+/// The token of a site owner, who may see and do everything.
+pub const ADMIN_TOKEN: &str = "sim-token-CANARY-admin";
+
+/// One request that arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// `GET` and the like.
+    pub method: String,
+    /// Path with query.
+    pub path: String,
+}
+
+/// How long the simulated Coder takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Delays {
+    /// For every request.
+    pub request: Duration,
+    /// For `/metadata` of a workspace, instead of the above.
+    pub metadata: Duration,
+}
+
+/// A simulated Coder, listening on a loopback port until dropped.
+#[derive(Debug)]
+pub struct SimCoder {
+    address: SocketAddr,
+    sim: Arc<Sim>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Sim {
+    profile: Profile,
+    address: SocketAddr,
+    world: Mutex<World>,
+    faults: Mutex<Vec<Fault>>,
+    requests: Mutex<Vec<Recorded>>,
+    delays: Mutex<Delays>,
+    rates: Mutex<faults::Rates>,
+}
+
+impl SimCoder {
+    /// Starts one with the usual templates and no workspaces.
+    pub async fn start(profile: Profile) -> std::io::Result<Self> {
+        Self::start_on(profile, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// The same, on an address of choice.
+    pub async fn start_on(profile: Profile, address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let sim = Arc::new(Sim {
+            profile,
+            address,
+            world: Mutex::new(World::new(profile)),
+            faults: Mutex::default(),
+            requests: Mutex::default(),
+            delays: Mutex::default(),
+            rates: Mutex::default(),
+        });
+        let server = tokio::spawn(serve(listener, Arc::clone(&sim)));
+        Ok(Self { address, sim, server })
+    }
+
+    /// Its address, for `CODER_URL`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Which Coder it plays.
+    pub fn profile(&self) -> Profile {
+        self.sim.profile
+    }
+
+    /// Its state, to look at and to change.
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.sim.world)
+    }
+
+    /// Switches a fault on.
+    pub fn fault(&self, fault: Fault) {
+        lock(&self.sim.faults).push(fault);
+    }
+
+    /// Switches all faults off.
+    pub fn heal(&self) {
+        lock(&self.sim.faults).clear();
+    }
+
+    /// How long it takes from now on.
+    pub fn delay(&self, delays: Delays) {
+        *lock(&self.sim.delays) = delays;
+    }
+
+    /// Every request so far.
+    pub fn requests(&self) -> Vec<Recorded> {
+        lock(&self.sim.requests).clone()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget_requests(&self) {
+        lock(&self.sim.requests).clear();
+    }
+
+    /// Requests so far whose method and path begin like this.
+    pub fn count(&self, method: &str, path: &str) -> usize {
+        let requests = lock(&self.sim.requests);
+        requests.iter().filter(|request| request.method == method && request.path.starts_with(path)).count()
+    }
+}
+
+impl Drop for SimCoder {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(listener: TcpListener, sim: Arc<Sim>) {
+    let router: Router = Router::new().fallback(api::dispatch).with_state(Arc::clone(&sim));
+    // Dropping the set when the server is aborted ends the connections with it.
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (router, sim) = (router.clone(), Arc::clone(&sim));
+        let _ = stream.set_nodelay(true);
+        connections.spawn(async move {
+            let service =
+                hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                    let (router, sim) = (router.clone(), Arc::clone(&sim));
+                    async move { faults::gate(&sim, router, request.map(Body::new)).await }
+                });
+            // An error here is a client that went away, or a fault that drops the connection.
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}

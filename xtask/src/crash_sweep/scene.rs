@@ -1,0 +1,260 @@
+//! The trees a sweep works on: how they begin, what is done to them, and how they are compared.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::subject::{Ending, Subject};
+
+/// What a command is about to do when something goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scenario {
+    /// The first deploy, into roots that do not exist.
+    Create,
+    /// Changed, new and vanished files, changed modes.
+    Update,
+    /// Nearly everything goes.
+    Delete,
+    /// Files of the user are in the way and are taken over.
+    Adopt,
+    /// Back from the second deploy to the first.
+    Rollback,
+}
+
+impl Scenario {
+    pub(super) const ALL: &'static [Self] =
+        &[Self::Update, Self::Create, Self::Delete, Self::Adopt, Self::Rollback];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Adopt => "adopt",
+            Self::Rollback => "rollback",
+        }
+    }
+
+    pub(super) fn is_fast(self) -> bool {
+        self == Self::Update
+    }
+}
+
+/// Path to what is there.
+pub(super) type Tree = BTreeMap<PathBuf, String>;
+
+/// One place to work in, and a copy of how it begins.
+pub(super) struct Scene {
+    path: PathBuf,
+    pristine: PathBuf,
+    command: Vec<String>,
+}
+
+const SKILLS: usize = 4;
+const FILES: usize = 5;
+
+impl Scene {
+    pub(super) fn build(subject: &Subject, path: PathBuf, scenario: Scenario) -> Result<Self> {
+        let pristine = path.with_extension("pristine");
+        let mut scene = Self { path, pristine, command: Vec::new() };
+        let path = scene.path.as_path();
+        fs::create_dir_all(path.join("project/.codex/skills/mine"))?;
+        fs::write(path.join("project/.codex/skills/mine/SKILL.md"), "the user's own\n")?;
+        fs::create_dir_all(path.join("dotfiles"))?;
+        fs::create_dir(path.join("user"))?;
+        symlink(path.join("dotfiles"), path.join("user/.claude"))?;
+        let deploy =
+            scene.words(&["deploy", "source", "project/.codex/skills", "source", "user/.claude/made/skills"]);
+        let first = |path: &Path| write_sources(&path.join("source"), 0..SKILLS, "first");
+        let second = |path: &Path| -> Result<()> {
+            write_sources(&path.join("source"), 1..SKILLS + 1, "second")?;
+            let mode = fs::Permissions::from_mode(0o755);
+            Ok(fs::set_permissions(path.join("source/skill-2/file-3.md"), mode)?)
+        };
+        let run = |arguments: &[String]| -> Result<()> {
+            let ending = subject.run(&scene, arguments, None)?;
+            ensure!(ending == Ending::Done, "setting the scene failed: {ending:?}");
+            Ok(())
+        };
+        first(path)?;
+        let command = match scenario {
+            Scenario::Create => deploy,
+            Scenario::Adopt => {
+                for file in 0..FILES {
+                    let place = path.join(format!("project/.codex/skills/skill-1/file-{file}.md"));
+                    fs::create_dir_all(place.parent().context("a file has a directory")?)?;
+                    fs::write(place, format!("written by hand {file}\n"))?;
+                }
+                deploy
+            }
+            Scenario::Update | Scenario::Delete | Scenario::Rollback => {
+                run(&deploy)?;
+                second(path)?;
+                match scenario {
+                    Scenario::Delete => {
+                        write_sources(&path.join("source"), 0..1, "first")?;
+                        deploy
+                    }
+                    Scenario::Rollback => {
+                        let snapshot = newest_snapshot(path)?;
+                        run(&deploy)?;
+                        fs::write(path.join("project/.codex/skills/skill-2/file-0.md"), "edited by hand\n")?;
+                        scene.words(&["rollback", &snapshot])
+                    }
+                    _ => deploy,
+                }
+            }
+        };
+        scene.command = command;
+        copy(&scene.path, &scene.pristine)?;
+        Ok(scene)
+    }
+
+    fn words(&self, words: &[&str]) -> Vec<String> {
+        let absolute = |word: &&str| {
+            if word.contains('/') || *word == "source" {
+                self.path.join(word).display().to_string()
+            } else {
+                (*word).to_owned()
+            }
+        };
+        let home = self.path.join("home").display().to_string();
+        std::iter::once(home).chain(words.iter().map(absolute)).collect()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn command(&self) -> Vec<String> {
+        self.command.clone()
+    }
+
+    pub(super) fn recovery(&self) -> Vec<String> {
+        self.words(&["recover"])
+    }
+
+    /// As it was before anything went wrong.
+    pub(super) fn reset(&self) -> Result<()> {
+        fs::remove_dir_all(&self.path)?;
+        copy(&self.pristine, &self.path)
+    }
+
+    /// The user's side: everything outside the home and the sources.
+    pub(super) fn tree(&self) -> Result<Tree> {
+        let mut tree = Tree::new();
+        for part in ["project", "user", "dotfiles"] {
+            walk(&self.path, &self.path.join(part), &mut tree)?;
+        }
+        Ok(tree)
+    }
+
+    /// Nothing staged and no journal anywhere.
+    pub(super) fn assert_tidy(&self) -> Result<()> {
+        let mut all = Tree::new();
+        walk(&self.path, &self.path, &mut all)?;
+        for path in all.keys() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            ensure!(!name.starts_with(".crewkit-"), "{} was left behind", path.display());
+            let is_journal = path.parent().is_some_and(|parent| parent.ends_with("crewkit/journal"));
+            ensure!(!is_journal, "the journal {} was left behind", path.display());
+        }
+        Ok(())
+    }
+}
+
+fn newest_snapshot(path: &Path) -> Result<String> {
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(path.join("home/state/crewkit/snapshots"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        ids.extend(name.strip_suffix(".jsonl").map(str::to_owned));
+    }
+    ids.sort();
+    ids.pop().context("the first deploy left no snapshot")
+}
+
+fn write_sources(source: &Path, skills: std::ops::Range<usize>, text: &str) -> Result<()> {
+    if source.exists() {
+        fs::remove_dir_all(source)?;
+    }
+    for skill in skills {
+        for file in 0..FILES {
+            let folder = if file == 4 { "dir/" } else { "" };
+            let path = source.join(format!("skill-{skill}/{folder}file-{file}.md"));
+            fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+            // Some files stay the same from one generation to the next.
+            let text = if file == 1 { "always" } else { text };
+            fs::write(&path, format!("{text} {skill} {file}\n").repeat(20))?;
+            if file == 2 {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&source, &target)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&source)?, &target)?;
+        } else {
+            fs::copy(&source, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn walk(top: &Path, dir: &Path, tree: &mut Tree) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let entry = entry?;
+        let path = entry.path();
+        let shown = path.strip_prefix(top)?.to_owned();
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            tree.insert(shown, "directory".to_owned());
+            walk(top, &path, tree)?;
+        } else if kind.is_symlink() {
+            tree.insert(shown, format!("link to {}", fs::read_link(&path)?.display()));
+        } else {
+            let mode = entry.metadata()?.permissions().mode() & 0o777;
+            let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+            let is_manifest = shown.to_string_lossy().contains(".agentpack.manifest");
+            let text = if is_manifest { without_time(&text)? } else { text };
+            tree.insert(shown, format!("{mode:o} {text}"));
+        }
+    }
+    Ok(())
+}
+
+/// A manifest without what differs from run to run.
+fn without_time(text: &str) -> Result<String> {
+    let mut json: serde_json::Value = serde_json::from_str(text).context("a manifest is not JSON")?;
+    json["generated_at"].take();
+    json["snapshot_id"].take();
+    Ok(json.to_string())
+}
+
+/// Says where two trees differ.
+pub(super) fn compare(tree: &Tree, wanted: &Tree) -> Result<()> {
+    let paths: std::collections::BTreeSet<_> = tree.keys().chain(wanted.keys()).collect();
+    let shorten = |text: Option<&String>| match text {
+        Some(text) => text.chars().take(60).collect(),
+        None => "nothing".to_owned(),
+    };
+    for path in paths {
+        let (found, wanted) = (tree.get(path), wanted.get(path));
+        if found != wanted {
+            bail!("{}: {:?} instead of {:?}", path.display(), shorten(found), shorten(wanted));
+        }
+    }
+    Ok(())
+}
