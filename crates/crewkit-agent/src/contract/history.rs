@@ -88,6 +88,11 @@ impl History {
         count
     }
 
+    /// About how many tokens the part has that could be summarised.
+    pub(super) fn past_tokens(&self) -> u64 {
+        self.messages.iter().skip(self.opening).map(message_tokens).sum()
+    }
+
     /// About how many tokens a request with this conversation has.
     pub(super) fn tokens(&self, tools: &[ToolDef]) -> u64 {
         let tools: u64 = tools

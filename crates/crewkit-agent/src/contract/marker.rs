@@ -35,7 +35,7 @@ pub fn find_marker(text: &str) -> Option<Marker> {
         match (fence, fence_of(bare)) {
             (None, Some(opening)) => fence = Some(opening),
             (Some(open), Some(closing)) if closing.starts_with(open) && bare.len() == closing.len() => {
-                fence = None
+                fence = None;
             }
             (None, None) => {
                 if let Some((kind, before)) = marker_in(bare, index == last_spoken) {

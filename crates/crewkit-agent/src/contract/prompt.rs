@@ -1,5 +1,6 @@
 //! What an agent is told at the beginning, and in between.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use crewkit_core::run::RunId;
@@ -24,10 +25,11 @@ pub(super) fn opening(id: &RunId, contract: &str, workdir: Option<&Path>, ending
          - Work step by step until the contract is fulfilled or you are sure it cannot be.\n"
     );
     if let Some(workdir) = workdir {
-        duties.push_str(&format!(
-            "- Your working directory is {}. The file tools take paths relative to it and reach nothing outside.\n",
-            workdir.display()
-        ));
+        let place = workdir.display();
+        let _ = writeln!(
+            duties,
+            "- Your working directory is {place}. The file tools take paths relative to it and reach nothing outside."
+        );
     }
     match ending {
         Ending::Tool => duties.push_str(

@@ -189,10 +189,10 @@ impl<'a> Worker<'a> {
                     if overflows > 2 {
                         return Err(End::Stopped { reason, error: message });
                     }
-                    let room = self.history.tokens(&tools) / 2;
-                    if !(overflows == 1 && self.history.drop_old_results())
-                        && !self.summarise(room / 2).await?
-                    {
+                    let keep = self.history.past_tokens() / (2 * overflows);
+                    let has_room =
+                        (overflows == 1 && self.history.drop_old_results()) || self.summarise(keep).await?;
+                    if !has_room {
                         return Err(End::Stopped { reason, error: message });
                     }
                 }

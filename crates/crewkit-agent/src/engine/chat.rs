@@ -98,7 +98,7 @@ impl Engine {
         }
         self.check_length(&content)?;
         let turn = Arc::clone(lock(&self.shared.chats.turns).entry(conversation.to_owned()).or_default());
-        let _one_at_a_time = turn.lock().await;
+        let one_at_a_time = turn.lock().await;
         let mut messages = vec![Message::System(DUTIES.to_owned())];
         for line in self.shared.store.reader().chat(conversation).await? {
             messages.extend(serde_json::from_str::<Kept>(&line.body).ok().map(message_of));
@@ -111,7 +111,7 @@ impl Engine {
             send(ChatFrame::LoadingDone);
             send(ChatFrame::Error { content: failed.to_string() });
         }
-        drop(_one_at_a_time);
+        drop(one_at_a_time);
         let mut turns = lock(&self.shared.chats.turns);
         if Arc::strong_count(&turn) == 2 {
             turns.remove(conversation);

@@ -27,7 +27,7 @@ pub use chat::ChatFrame;
 pub use error::Error;
 pub use options::Options;
 pub use subscription::Subscription;
-pub use view::{OutputRow, Status, output_rows};
+pub use view::{Moment, OutputRow, Status, output_rows};
 
 use crate::driver::ProcessDriver;
 use crate::event::Event;
@@ -198,7 +198,7 @@ impl Engine {
                     tracing::warn!(%error, "ended agents could not be pruned");
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(Duration::from_secs(3600)) => {}
+                    () = tokio::time::sleep(Duration::from_hours(1)) => {}
                     () = engine.shared.shutdown.cancelled() => return,
                 }
             }

@@ -1,6 +1,7 @@
 //! Compressing and storing a payload without anybody noticing.
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -35,6 +36,9 @@ fn compress(payload: &[u8]) -> (Bytes, Arc<str>) {
     // Writing to memory cannot fail.
     let _ = encoder.write_all(payload);
     let gzip = encoder.finish().unwrap_or_default();
-    let etag: String = Sha256::digest(&gzip).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let mut etag = String::with_capacity(32);
+    for byte in Sha256::digest(&gzip).iter().take(16) {
+        let _ = write!(etag, "{byte:02x}");
+    }
     (gzip.into(), etag.into())
 }

@@ -272,7 +272,7 @@ impl Engine {
                     return;
                 }
                 Err(error) => {
-                    tracing::error!(run = %record.id, %error, "an end could not be written; trying again")
+                    tracing::error!(run = %record.id, %error, "an end could not be written; trying again");
                 }
             }
             if self.pause().await.is_break() {

@@ -1,5 +1,7 @@
 //! Runs and transcripts in the words of the contract.
 
+use std::fmt::Write as _;
+
 use crewkit_core::Timestamp;
 use crewkit_core::run::{RunStatus, StopReason};
 use serde::Serialize;
@@ -24,8 +26,8 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RunStatus>,
     /// When the present attempt began; null before that.
-    #[serde(skip_serializing_if = "is_unknown")]
-    pub started_at: Option<Option<Timestamp>>,
+    #[serde(skip_serializing_if = "Moment::is_unknown")]
+    pub started_at: Moment,
     /// When it completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
@@ -67,9 +69,22 @@ pub struct Status {
     pub tokens: Option<u64>,
 }
 
-#[expect(clippy::ref_option, reason = "serde passes the field by reference")]
-fn is_unknown(started_at: &Option<Option<Timestamp>>) -> bool {
-    started_at.is_none()
+/// When a run began, of which there are three cases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Moment {
+    /// There is no such run; the field is left out.
+    Unknown,
+    /// It has not begun; the field is null.
+    NotYet,
+    /// Then.
+    At(Timestamp),
+}
+
+impl Moment {
+    fn is_unknown(&self) -> bool {
+        *self == Self::Unknown
+    }
 }
 
 impl Status {
@@ -77,7 +92,7 @@ impl Status {
         Self {
             agent_id: id.chars().take(100).collect(),
             status: None,
-            started_at: None,
+            started_at: Moment::Unknown,
             completed_at: None,
             stopped_at: None,
             reason: None,
@@ -102,7 +117,7 @@ impl Status {
         Self {
             agent_id: record.id.to_string(),
             status: Some(status),
-            started_at: Some(record.state.started_at()),
+            started_at: record.state.started_at().map_or(Moment::NotYet, Moment::At),
             completed_at: ended_at.filter(|_| status == RunStatus::Completed),
             stopped_at: ended_at.filter(|_| status == RunStatus::Stopped),
             reason: record.state.stop_reason(),
@@ -201,7 +216,7 @@ pub(super) fn call_line(call: &ToolCall) -> String {
             break;
         }
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        line.push_str(&format!(" {key}={}", cut(&shown, CALL_LINE).replace('\n', " ")));
+        let _ = write!(line, " {key}={}", cut(&shown, CALL_LINE).replace('\n', " "));
     }
     cut(&line, CALL_LINE)
 }

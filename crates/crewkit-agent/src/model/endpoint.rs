@@ -208,7 +208,7 @@ impl EndpointModel {
 
 impl Model for EndpointModel {
     fn name(&self) -> &str {
-        &self.endpoint.model
+        self.endpoint.model.as_str()
     }
 
     fn takes_tools(&self) -> bool {

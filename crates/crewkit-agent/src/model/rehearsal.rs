@@ -3,6 +3,8 @@
 //! It is deterministic: the same contract in the same directory gives the same run. It only looks at files, never changes
 //! them, and says in every sentence that it is a rehearsal.
 
+use std::fmt::Write as _;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -56,7 +58,7 @@ fn next(ask: &Ask<'_>) -> Reply {
             "[rehearsal] I read the contract: {}. First I look at the working directory.",
             title(contract)
         );
-        return calling(said, "list_files", json!({}));
+        return calling(said, "list_files", &json!({}));
     }
     if let Some(listing) = played("list_files")
         && offered("read_file")
@@ -66,7 +68,7 @@ fn next(ask: &Ask<'_>) -> Reply {
         return calling(
             format!("[rehearsal] I read {file} to see what this is about."),
             "read_file",
-            json!({"path": file}),
+            &json!({"path": file}),
         );
     }
     if !offered("agent_complete") {
@@ -78,7 +80,7 @@ fn next(ask: &Ask<'_>) -> Reply {
     calling(
         "[rehearsal] I am done and deliver a report.".to_owned(),
         "agent_complete",
-        json!({"summary": summary, "payload": report}),
+        &json!({"summary": summary, "payload": report}),
     )
 }
 
@@ -90,14 +92,14 @@ fn contract_wants_failure(contract: &str) -> bool {
 fn report(contract: &str, listing: Option<&str>, file: Option<&str>) -> String {
     let mut report =
         String::from("# Rehearsal report\n\nNo model was asked. This is what a run looks like.\n");
-    report.push_str(&format!("\n## Contract\n\n{}\n", contract.trim()));
+    let _ = write!(report, "\n## Contract\n\n{}\n", contract.trim());
     if let Some(listing) = listing {
         let files = listing.lines().filter(|line| !line.starts_with('(')).count();
-        report.push_str(&format!("\n## Working directory\n\n{files} entries\n"));
+        let _ = write!(report, "\n## Working directory\n\n{files} entries\n");
     }
     if let Some(file) = file {
         let first = file.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        report.push_str(&format!("\n## What was read\n\n{first}\n"));
+        let _ = write!(report, "\n## What was read\n\n{first}\n");
     }
     report
 }
@@ -106,7 +108,7 @@ fn words(content: String) -> Reply {
     Reply { usage: Some(usage(&content)), content, ..Reply::default() }
 }
 
-fn calling(content: String, tool: &str, arguments: Value) -> Reply {
+fn calling(content: String, tool: &str, arguments: &Value) -> Reply {
     let call = WantedCall {
         id: format!("rehearsal_{tool}"),
         name: tool.to_owned(),
@@ -156,7 +158,13 @@ fn file_worth_reading(listing: &str) -> Option<&str> {
             .filter(|line| !line.is_empty() && !line.ends_with('/') && !line.starts_with('('))
     };
     let readme = files().find(|file| file.to_lowercase().starts_with("readme"));
-    readme.or_else(|| files().find(|file| file.ends_with(".md") || file.ends_with(".txt")))
+    let is_prose = |file: &&str| {
+        let extension = std::path::Path::new(file).extension();
+        extension.is_some_and(|extension| {
+            extension.eq_ignore_ascii_case("md") || extension.eq_ignore_ascii_case("txt")
+        })
+    };
+    readme.or_else(|| files().find(is_prose))
 }
 
 /// The first line of a text, short enough for a sentence.

@@ -79,7 +79,7 @@ mod tests {
         let asked = |seconds| policy().pause(1, Some(Duration::from_secs(seconds)), 0.5);
         assert_eq!(asked(0), Some(Duration::from_secs(1)));
         assert_eq!(asked(17), Some(Duration::from_secs(17)));
-        assert_eq!(asked(86_400), Some(Duration::from_secs(120)));
+        assert_eq!(asked(86_400), Some(Duration::from_mins(2)));
     }
 
     #[test]

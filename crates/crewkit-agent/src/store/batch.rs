@@ -293,7 +293,7 @@ impl Draft {
             state.status().as_str(),
             state.started_at().map(|at| sql(at.millis())),
             state.ended_at().map(|at| sql(at.millis())),
-            state.stop_reason().map(|reason| reason.as_str()),
+            state.stop_reason().map(crewkit_core::run::StopReason::as_str),
             record.attempt,
             record.summary.as_deref(),
             record.error.as_deref(),

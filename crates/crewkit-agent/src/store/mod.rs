@@ -186,7 +186,15 @@ pub(crate) struct Recovered {
 impl Store {
     /// Opens the file, ends what the last process left running, and starts the writer.
     pub(crate) fn open(path: &Path, clock: &Clock, limits: &Limits) -> Result<Recovered, StoreError> {
-        let opened = schema::open(path)?;
+        Self::start(schema::open(path)?, path, clock, limits)
+    }
+
+    fn start(
+        opened: schema::Opened,
+        path: &Path,
+        clock: &Clock,
+        limits: &Limits,
+    ) -> Result<Recovered, StoreError> {
         let memory = Arc::new(Memory::default());
         let interrupted = load::load(&opened, &memory, clock())?;
         let reader = Reader::open(path, limits.agent_payload_cache_bytes)?;
@@ -194,6 +202,22 @@ impl Store {
         let (commands, inbox) = mpsc::channel(queue);
         let writer = writer::spawn(opened, Arc::clone(&memory), Arc::clone(clock), inbox)?;
         Ok(Recovered { store: Self { commands, memory, reader }, interrupted, writer })
+    }
+
+    /// Opens a store whose file cannot grow beyond `pages`.
+    #[cfg(test)]
+    fn open_bounded(
+        path: &Path,
+        clock: &Clock,
+        limits: &Limits,
+        pages: u32,
+    ) -> Result<Recovered, StoreError> {
+        let opened = schema::open(path)?;
+        opened
+            .writer
+            .pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
+            .map_err(|source| StoreError::sqlite(path, source))?;
+        Self::start(opened, path, clock, limits)
     }
 
     pub(crate) fn memory(&self) -> &Memory {

@@ -99,11 +99,10 @@ impl Writer {
         while commands.len() < BATCH_COMMANDS {
             match self.inbox.try_recv() {
                 Ok(command) => self.sort(command, &mut commands),
-                Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) if commands.is_empty() && self.bulk.is_empty() => {
                     return None;
                 }
-                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
         Some(commands)
@@ -112,7 +111,7 @@ impl Writer {
     fn sort(&mut self, command: Command, commands: &mut Vec<Command>) {
         match command {
             Command::Upload { upload, n, data, reply } => {
-                self.bulk.push_back(Chunk { upload, n, data, reply })
+                self.bulk.push_back(Chunk { upload, n, data, reply });
             }
             other => commands.push(other),
         }
@@ -132,7 +131,9 @@ impl Writer {
                 if !self.opened.writer.is_autocommit() {
                     let _ = self.opened.writer.execute_batch("ROLLBACK");
                 }
-                pending.into_iter().for_each(|answer| answer.fail(&error));
+                for answer in pending {
+                    answer.fail(&error);
+                }
             }
         }
     }

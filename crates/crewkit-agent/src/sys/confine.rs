@@ -63,10 +63,10 @@ impl Confinement {
             let flag = arguments.next().ok_or(ConfineError::Usage)?;
             match flag.to_str() {
                 Some("--write") => {
-                    confinement.writable.push(arguments.next().ok_or(ConfineError::Usage)?.into())
+                    confinement.writable.push(arguments.next().ok_or(ConfineError::Usage)?.into());
                 }
                 Some("--read") => {
-                    confinement.readable.push(arguments.next().ok_or(ConfineError::Usage)?.into())
+                    confinement.readable.push(arguments.next().ok_or(ConfineError::Usage)?.into());
                 }
                 Some("--network") => confinement.network = true,
                 Some("--") => break,

@@ -62,7 +62,7 @@ impl Toolbox for RunTools {
     }
 
     fn company(&self, name: &str) -> Company {
-        self.workspace.as_ref().map_or(Company::Any, |workspace| workspace.company(name))
+        if self.workspace.is_some() { Workspace::company(name) } else { Company::Any }
     }
 
     fn call<'a>(&'a self, call: &'a ToolCall, arguments: Value) -> BoxFuture<'a, ToolAnswer> {

@@ -374,8 +374,15 @@ fn respond(act: Act, wire: Wire, streamed: bool, flight: InFlight) -> Response {
         }
         Act::Cut => {
             let half = wire::openai_delta(&json!({"content": "half an ans"}));
-            let pieces = [Ok(Bytes::from(half)), Err(std::io::Error::other("cut"))];
-            typed("text/event-stream", Body::from_stream(futures_util::stream::iter(pieces)))
+            let pieces = futures_util::stream::unfold(Some(half), |half| async move {
+                let Some(half) = half else {
+                    // Lets the first half get out before the connection breaks.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    return Some((Err(std::io::Error::other("cut")), None));
+                };
+                Some((Ok(Bytes::from(half)), None))
+            });
+            typed("text/event-stream", Body::from_stream(pieces))
         }
         Act::Endless => {
             let piece = Bytes::from(wire::openai_delta(&json!({"content": "on and on ".repeat(100)})));

@@ -1,6 +1,7 @@
 //! Running a shell command in the working directory.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -38,8 +39,9 @@ pub enum CommandPolicy {
     },
 }
 
-/// Where a system keeps its programs and their settings. `/proc` tells a confined process about itself only.
-const SYSTEM: [&str; 12] = [
+/// Where a system keeps its programs and their settings. Of `/proc` only what describes the machine: with the rest of it a
+/// command could read the environment of other processes, and with that the server's keys.
+const SYSTEM: [&str; 20] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -50,13 +52,21 @@ const SYSTEM: [&str; 12] = [
     "/etc",
     "/opt",
     "/nix",
-    "/proc",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/uptime",
+    "/proc/version",
     "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
 ];
 
 pub(super) fn schema() -> Value {
     object(
-        json!({
+        &json!({
             "command": {"type": "string", "description": "Passed to sh -c."},
             "timeout_seconds": {"type": "integer", "minimum": 1, "description": "Kill it after this time."},
         }),
@@ -194,7 +204,7 @@ impl Output {
         for (name, ends) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let shown = ends.render();
             if !shown.is_empty() {
-                text.push_str(&format!("\n--- {name}\n{shown}"));
+                let _ = write!(text, "\n--- {name}\n{shown}");
             }
         }
         text

@@ -12,7 +12,7 @@ use crate::sys::Root;
 
 pub(super) fn read_schema() -> Value {
     object(
-        json!({
+        &json!({
             "path": {"type": "string", "description": "Path from the working directory."},
             "offset": {"type": "integer", "minimum": 1, "description": "First line, from 1."},
             "limit": {"type": "integer", "minimum": 1, "description": "Number of lines."},
@@ -32,8 +32,8 @@ pub(super) fn read(root: &Root, limits: &Limits, arguments: &Value) -> Result<St
     let mut part = String::new();
     let mut shown = 0;
     for line in contents.lines().skip(usize::try_from(first - 1).unwrap_or(usize::MAX)) {
-        let room = part.len() + line.len() < usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX);
-        if limit.is_some_and(|limit| shown >= limit) || (!room && shown > 0) {
+        let fits = ((part.len() + line.len()) as u64) < limits.tool_result_bytes;
+        if limit.is_some_and(|limit| shown >= limit) || (!fits && shown > 0) {
             break;
         }
         part.push_str(line);
@@ -55,7 +55,7 @@ pub(super) fn read(root: &Root, limits: &Limits, arguments: &Value) -> Result<St
 
 pub(super) fn write_schema() -> Value {
     object(
-        json!({
+        &json!({
             "path": {"type": "string", "description": "Path from the working directory."},
             "content": {"type": "string", "description": "The whole new content."},
         }),
@@ -74,7 +74,7 @@ pub(super) fn write(root: &Root, limits: &Limits, arguments: &Value) -> Result<S
 
 pub(super) fn edit_schema() -> Value {
     object(
-        json!({
+        &json!({
             "path": {"type": "string", "description": "Path from the working directory."},
             "old_text": {"type": "string", "description": "The exact text to replace."},
             "new_text": {"type": "string", "description": "What to put in its place."},

@@ -4,8 +4,6 @@ mod command;
 mod files;
 mod path;
 mod search;
-#[cfg(test)]
-mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -130,7 +128,7 @@ impl Workspace {
         tools
     }
 
-    pub(crate) fn company(&self, name: &str) -> Company {
+    pub(crate) fn company(name: &str) -> Company {
         if name == RUN_COMMAND {
             return Company::Alone;
         }
@@ -169,6 +167,6 @@ fn number(arguments: &Value, name: &str) -> Result<Option<u64>, String> {
 }
 
 /// A schema of an object.
-fn object(properties: Value, required: &[&str]) -> Value {
+fn object(properties: &Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }

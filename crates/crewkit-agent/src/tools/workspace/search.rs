@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 32;
 
 pub(super) fn list_schema() -> Value {
     object(
-        json!({
+        &json!({
             "path": {"type": "string", "description": "Directory to begin at; the working directory when left out."},
             "depth": {"type": "integer", "minimum": 1, "description": "How deep to go; 2 when left out."},
         }),
@@ -32,12 +32,12 @@ pub(super) fn list(root: &Root, limits: &Limits, arguments: &Value) -> Result<St
     };
     let depth = super::number(arguments, "depth")?.unwrap_or(2);
     let depth = usize::try_from(depth).unwrap_or(MAX_DEPTH).clamp(1, MAX_DEPTH);
-    let room = usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX);
+    let most = usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX);
     let mut listing = String::new();
     let mut cut = false;
     let complete = walk(root, limits, &start, depth, &mut |path, kind| {
         let name = path.strip_prefix(&start).unwrap_or(path).display().to_string();
-        if listing.len() + name.len() + 2 > room {
+        if listing.len() + name.len() + 2 > most {
             cut = true;
             return false;
         }
@@ -53,7 +53,7 @@ pub(super) fn list(root: &Root, limits: &Limits, arguments: &Value) -> Result<St
 
 pub(super) fn search_schema() -> Value {
     object(
-        json!({
+        &json!({
             "pattern": {"type": "string", "description": "Regular expression; (?i) in front ignores case."},
             "path": {"type": "string", "description": "File or directory to search; everything when left out."},
             "ending": {"type": "string", "description": "Only files whose name ends with this, for example .rs"},

@@ -1,0 +1,200 @@
+//! Command lines as drivers: their output becomes the transcript, and nothing of them survives a stop.
+
+use std::path::Path;
+
+use crewkit_agent::driver::{Format, ProcessDriver, Stdin};
+use crewkit_agent::engine::Start;
+use crewkit_agent::{Engine, EventBody, RunSpec};
+use crewkit_core::run::{RunStatus, StopReason};
+use crewkit_testkit::bins;
+use crewkit_testkit::model::Turn;
+
+use crate::support::{World, eventually, options};
+
+fn driver(scene: &str, argument: &str, format: Format) -> ProcessDriver {
+    ProcessDriver {
+        name: "fake".into(),
+        command: vec![bins::fake("fake-agent").to_string_lossy().into_owned(), scene.into(), argument.into()],
+        stdin: Stdin::Contract,
+        format,
+        environment: Vec::new(),
+    }
+}
+
+async fn world(driver: ProcessDriver) -> World {
+    World::with(|_| Turn::say("not asked"), |options| options.drivers = vec![driver]).await
+}
+
+fn spec() -> RunSpec {
+    RunSpec { driver: Some("fake".into()), ..RunSpec::default() }
+}
+
+#[tokio::test]
+async fn every_scene_has_its_end() {
+    use Format::{Claude, Codex, Text};
+    for (scene, argument, format, expected) in [
+        ("claude-ok", "", Claude, Ok("did: the contract")),
+        ("claude-error", "", Claude, Err("Credit balance is too low")),
+        ("claude-max-turns", "", Claude, Err("error_max_turns")),
+        ("claude-no-result", "", Claude, Err("ended without a result")),
+        ("codex-ok", "", Codex, Ok("did: the contract")),
+        ("codex-failed", "", Codex, Err("stream disconnected")),
+        ("text-ok", "", Text, Ok("working\nall done: the contract")),
+        ("text-failed", "", Text, Err("I could not")),
+        ("exit", "7", Text, Err("fake ended with exit code 7: something broke: 7")),
+        ("exit", "7", Claude, Err("exit code 7")),
+        ("exit", "7", Codex, Err("exit code 7")),
+        ("long-line", "", Claude, Ok("after a long line")),
+        ("flood", "5", Text, Ok("xxx")),
+    ] {
+        let world = world(driver(scene, argument, format)).await;
+        let id = world.start_spec("the contract", spec()).await;
+        let status = world.end_of(&id).await;
+        match expected {
+            Ok(summary) => {
+                assert_eq!(status.status, Some(RunStatus::Completed), "{scene}: {status:?}");
+                assert!(status.summary.as_ref().unwrap().contains(summary), "{scene}: {status:?}");
+            }
+            Err(error) => {
+                assert_eq!(status.status, Some(RunStatus::Stopped), "{scene}: {status:?}");
+                assert!(status.error.as_ref().unwrap().contains(error), "{scene}: {status:?}");
+            }
+        }
+        assert_eq!(world.model.requests(), 0);
+    }
+}
+
+fn outline(bodies: &[EventBody]) -> Vec<String> {
+    let line = |body: &EventBody| match body {
+        EventBody::Status { status, .. } => format!("status {status}"),
+        EventBody::Assistant { content, reasoning, tool_calls, usage } => {
+            let calls: Vec<String> =
+                tool_calls.iter().map(|call| format!("{}{}", call.name, call.arguments)).collect();
+            let thought = reasoning.as_deref().unwrap_or("-");
+            format!(
+                "assistant {content:?} {thought} {calls:?} {}",
+                usage.map_or(0, crewkit_agent::Usage::total)
+            )
+        }
+        EventBody::ToolResult { call_id, content, is_error, .. } => {
+            format!("result {call_id} {content:?} {is_error}")
+        }
+        EventBody::Note { content } => format!("note {content}"),
+        EventBody::Error { content } => format!("error {content}"),
+        other => format!("{other:?}"),
+    };
+    bodies.iter().map(line).collect()
+}
+
+#[tokio::test]
+async fn the_streams_become_the_same_kind_of_transcript() {
+    let claude = world(driver("claude-ok", "", Format::Claude)).await;
+    let id = claude.start_spec("c", spec()).await;
+    assert_eq!(claude.end_of(&id).await.tokens, Some(12), "usage that is repeated counts once");
+    assert_eq!(
+        outline(&claude.transcript(&id).await),
+        [
+            "status running",
+            "note claude started with fake",
+            "note (node:1) Warning: a line that is no message",
+            "assistant \"\" let me see [] 12",
+            "assistant \"I look around.\" - [] 0",
+            "assistant \"\" - [\"Bash{\\\"command\\\":\\\"ls\\\"}\"] 0",
+            "result toolu_1 \"a.txt\" false",
+            "note {\"type\":\"assistant\",\"message\":{\"content\":[{\"type\":\"te",
+            "status completed",
+        ]
+    );
+    let codex = world(driver("codex-ok", "", Format::Codex)).await;
+    let id = codex.start_spec("c", spec()).await;
+    assert_eq!(codex.end_of(&id).await.tokens, Some(107));
+    assert_eq!(
+        outline(&codex.transcript(&id).await),
+        [
+            "status running",
+            "note codex started",
+            "error Reconnecting... 1/5",
+            "assistant \"\" **Looking** [] 0",
+            "assistant \"\" - [\"command{\\\"command\\\":\\\"bash -lc ls\\\"}\"] 0",
+            "result item_1 \"a.txt\\n\" false",
+            "assistant \"\" - [\"file_change{\\\"changes\\\":[{\\\"path\\\":\\\"a.txt\\\",\\\"kind\\\":\\\"update\\\"}]}\"] 0",
+            "result item_2 \"completed\" false",
+            "assistant \"did: c\" - [] 0",
+            "assistant \"\" - [] 107",
+            "status completed",
+        ]
+    );
+}
+
+fn pid_in(file: &Path) -> Option<u32> {
+    std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok())
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie is dead; only its parent's bookkeeping is left.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+        state != Some('Z')
+    })
+}
+
+#[tokio::test]
+async fn a_stop_leaves_nothing_behind() {
+    for scene in ["stubborn", "daemon"] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let world = world(driver(scene, file.to_str().unwrap(), Format::Text)).await;
+        let id = world.start_spec("stay", spec()).await;
+        world.until(&id, |body| matches!(body, EventBody::Assistant { .. })).await;
+        let pid = pid_in(&file).unwrap();
+        assert!(is_alive(pid), "{scene}");
+        world.engine.stop(&id).await.unwrap();
+        eventually(scene, || !is_alive(pid)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_wall_time_of_a_driver_is_capped() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pid");
+    let world = world(driver("stubborn", file.to_str().unwrap(), Format::Text)).await;
+    let id = world.start_spec("stay", RunSpec { max_seconds: Some(1), ..spec() }).await;
+    assert_eq!(world.end_of(&id).await.reason, Some(StopReason::TimeLimit));
+    eventually("it is gone", || !is_alive(pid_in(&file).unwrap())).await;
+}
+
+#[tokio::test]
+async fn processes_of_a_dead_server_are_found_and_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pid");
+    let home = tempfile::tempdir().unwrap();
+    let mut opts = options(&home, "http://127.0.0.1:1/");
+    opts.drivers = vec![driver("daemon", file.to_str().unwrap(), Format::Text)];
+    let engine = Engine::open(opts.clone()).await.unwrap();
+    let run = engine.start(Start { contract: "x".into(), spec: spec(), key: None }).await.unwrap();
+    eventually("the daemon runs", || pid_in(&file).is_some()).await;
+    // Leave without saying goodbye to the run: its state stays `running` on disk. What a killed server leaves is
+    // played by a process that carries the run's mark and belongs to nobody.
+    let orphan = std::process::Command::new(bins::fake("fake-agent"))
+        .args(["sleeper", directory.path().join("orphan").to_str().unwrap()])
+        .env("CREWKIT_RUN", run.id.as_str())
+        .spawn();
+    orphan.unwrap().wait().unwrap();
+    eventually("the orphan runs", || pid_in(&directory.path().join("orphan")).is_some()).await;
+    engine.shutdown().await;
+    engine.closed().await;
+    let engine = Engine::open(opts).await.unwrap();
+    assert_eq!(engine.show(run.id.as_str()).unwrap().reason, Some(StopReason::ServerRestarted));
+    eventually("the orphan is gone", || !is_alive(pid_in(&directory.path().join("orphan")).unwrap())).await;
+    eventually("the daemon is gone", || !is_alive(pid_in(&file).unwrap())).await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let missing = ProcessDriver { command: vec!["/no/such/program".into()], ..driver("x", "", Format::Text) };
+    let world = world(missing).await;
+    let id = world.start_spec("x", spec()).await;
+    let status = world.end_of(&id).await;
+    assert_eq!(status.reason, Some(StopReason::DriverFailed));
+    assert!(status.error.unwrap().starts_with("/no/such/program: "));
+}

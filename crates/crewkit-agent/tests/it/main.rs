@@ -1,0 +1,12 @@
+//! The promises of the agents, one module each.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test")]
+
+mod chat;
+mod drivers;
+mod kill;
+mod life;
+mod rude_model;
+mod support;
+mod tool_servers;
+mod workspace;
