@@ -145,7 +145,11 @@ mod imp {
         pub(crate) fn new(process: &ProcessId) -> Option<Self> {
             let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
             let handle = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
-            let watch = AsyncFd::register_with_interest(handle, tokio::io::Interest::READABLE).ok()?;
+            #[expect(
+                deprecated,
+                reason = "its successor is unsafe; an owned descriptor upholds what that asks for"
+            )]
+            let watch = AsyncFd::with_interest(handle, tokio::io::Interest::READABLE).ok()?;
             process.is_alive().then_some(Self(watch))
         }
 

@@ -111,3 +111,11 @@ fn id_of(path: &Path) -> String {
     bytes.copy_from_slice(&digest[..16]);
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
+
+impl LocalProject {
+    /// Whether somebody who says `word` means this project.
+    pub(crate) fn answers_to(&self, word: &str) -> bool {
+        let word = word.trim();
+        self.id.eq_ignore_ascii_case(word) || self.name.to_lowercase() == word.to_lowercase()
+    }
+}

@@ -139,6 +139,11 @@ impl Launcher {
         None
     }
 
+    /// The end of a process nobody can tell anything about.
+    pub fn unseen(&self) -> Exit {
+        unseen(&self.clock, 0)
+    }
+
     /// Kills every process that carries the mark of `task`; returns how many there were.
     pub async fn kill(&self, task: &str) -> usize {
         kill_task(task).await
@@ -192,13 +197,17 @@ impl Held {
         }
         // The shim was killed: its child may live on without it.
         let leftovers = kill_task(&self.task).await;
-        Exit {
-            ending: Ending::Unseen,
-            code: None,
-            how: "an end that nobody saw".to_owned(),
-            at_ms: u64::try_from(self.clock.now().unix_ms()).unwrap_or_default(),
-            leftovers,
-        }
+        unseen(&self.clock, leftovers)
+    }
+}
+
+fn unseen(clock: &Clock, leftovers: usize) -> Exit {
+    Exit {
+        ending: Ending::Unseen,
+        code: None,
+        how: "an end that nobody saw".to_owned(),
+        at_ms: u64::try_from(clock.now().unix_ms()).unwrap_or_default(),
+        leftovers,
     }
 }
 

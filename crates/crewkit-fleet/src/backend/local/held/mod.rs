@@ -91,9 +91,6 @@ impl Files {
         Self { dir: dir.into() }
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
 
     pub(crate) fn order(&self) -> PathBuf {
         self.dir.join("order.json")
