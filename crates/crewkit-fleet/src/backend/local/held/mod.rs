@@ -91,7 +91,6 @@ impl Files {
         Self { dir: dir.into() }
     }
 
-
     pub(crate) fn order(&self) -> PathBuf {
         self.dir.join("order.json")
     }
