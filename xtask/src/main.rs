@@ -1,9 +1,12 @@
 //! Chores of this repository: `cargo xtask <chore>`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
+mod bench;
 mod ci;
+mod conformance;
 mod crash_sweep;
 mod docs;
+mod process;
 mod shell;
 mod tidy;
 
@@ -12,9 +15,13 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
+  bench pack [--skills N] [--rounds N] [--binary PATH]
+                  our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
   ci              everything that has to pass before a change lands
   crash-sweep [--full]
                   kill a deploy, and fail its system calls, at every call that changes something
+  conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
+  bench mcp       MCP calls, start and memory, beside bare programs
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
 
@@ -22,9 +29,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
+        ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["ci"] => ci::run(),
         ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
         ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
+        ["conformance"] => conformance::run(),
+        ["bench", "mcp"] => bench::mcp::run(),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {

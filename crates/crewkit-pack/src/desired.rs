@@ -253,7 +253,7 @@ fn place_single_files(
     modules: &[(usize, &Material)],
 ) -> Result<()> {
     for (index, material) in modules {
-        let Some(file) = material.files.iter().find(|file| file.path.name().ends_with(".md")) else {
+        let Some(file) = material.files.iter().find(|file| module::is_markdown(file)) else {
             continue;
         };
         let name = naming.apply(file.path.name());

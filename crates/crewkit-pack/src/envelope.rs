@@ -72,7 +72,7 @@ impl Answer {
 
 /// The envelope of a success.
 pub fn success(command: &CommandName, version: &str, answer: Answer) -> Value {
-    envelope(true, &command.dotted(), command, version, answer.data, &answer.warnings, Vec::new())
+    envelope(true, &command.dotted(), command, version, answer.data, &answer.warnings, &[])
 }
 
 /// The envelope of a failure. Here `command` is the first word alone, which is what clients match on.
@@ -84,7 +84,7 @@ pub fn failure(command: &CommandName, version: &str, error: &PackError) -> Value
         item.insert("details".to_owned(), sorted(details));
     }
     let data = Value::Object(Map::new());
-    envelope(false, command.first_word(), command, version, data, error.warnings(), vec![Value::Object(item)])
+    envelope(false, command.first_word(), command, version, data, error.warnings(), &[Value::Object(item)])
 }
 
 /// The envelope of a result.
@@ -102,7 +102,7 @@ fn envelope(
     version: &str,
     data: Value,
     warnings: &[String],
-    errors: Vec<Value>,
+    errors: &[Value],
 ) -> Value {
     json!({
         "schema_version": SCHEMA_VERSION,

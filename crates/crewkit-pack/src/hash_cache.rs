@@ -223,7 +223,7 @@ impl Table {
             && Some(body.len()) == slots.checked_mul(SLOT)
             && count < slots
             && number(24)? == checksum(body);
-        sound.then_some(Self { slots, count, bytes })
+        sound.then_some(Self { bytes, slots, count })
     }
 
     fn build(entries: &HashMap<Key, Known>) -> Self {

@@ -36,6 +36,9 @@ pub struct Lockfile {
     pub modules: Vec<LockedModule>,
 }
 
+/// Locked modules by their id.
+pub type ById<'a> = HashMap<&'a str, &'a LockedModule>;
+
 /// What a module was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockedModule {
@@ -167,7 +170,7 @@ impl Lockfile {
     }
 
     /// The modules by id.
-    pub fn by_id(&self) -> HashMap<&str, &LockedModule> {
+    pub fn by_id(&self) -> ById<'_> {
         self.modules.iter().map(|module| (module.id.as_str(), module)).collect()
     }
 }

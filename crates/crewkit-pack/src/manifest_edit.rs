@@ -4,6 +4,7 @@
 //! checked by parsing the result: it must say exactly what was meant, otherwise nothing is changed and the person is
 //! told to do it by hand.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use crewkit_core::{Code, Limits};
@@ -14,8 +15,7 @@ use crate::manifest::{Manifest, Module, SourceRef};
 
 /// The text with `module` added at the end of the list.
 pub fn add(text: &str, module: &Module, path: &Path, limits: &Limits) -> Result<String> {
-    let before = Manifest::parse(text, path, limits)?;
-    let mut wanted = before.clone();
+    let mut wanted = Manifest::parse(text, path, limits)?;
     wanted.modules.push(module.clone());
     let edited = match locate(text) {
         Some(Place::Block { items, end, indent, .. }) if !items.is_empty() => {
@@ -294,7 +294,7 @@ fn block(module: &Module, indent: &str) -> String {
     let mut text = format!("{indent}- id: {}\n", scalar(&module.id));
     let mut line = |depth: usize, key: &str, value: &str| {
         let gap = if value.is_empty() { "" } else { " " };
-        text.push_str(&format!("{indent}  {}{key}:{gap}{value}\n", "  ".repeat(depth)));
+        let _ = writeln!(text, "{indent}  {}{key}:{gap}{value}", "  ".repeat(depth));
     };
     line(0, "type", module.kind.name());
     let list = |items: &[String]| {

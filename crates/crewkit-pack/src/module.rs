@@ -24,7 +24,7 @@ pub fn check(module: &Module, files: &[TreeFile], limits: &Limits, cache: &HashC
         ModuleType::Prompt => single_file(module, files).map(|_| ()),
         ModuleType::Skill => {
             let Some(file) = find(files, SKILL_FILE) else {
-                return Err(config_invalid(module, SKILL_FILE, "is missing SKILL.md".to_owned())
+                return Err(config_invalid(module, SKILL_FILE, "is missing SKILL.md")
                     .detail("missing", json!([SKILL_FILE])));
             };
             if !file.is_marked(Marks::SKILL) {
@@ -64,7 +64,7 @@ pub fn single_file<'a>(module: &Module, files: &'a [TreeFile]) -> Result<&'a Tre
         )
         .detail("sample_paths", sample));
     };
-    if file.path.as_path().extension().is_none_or(|extension| extension != "md") {
+    if !is_markdown(file) {
         return Err(invalid(
             module,
             format!("{kind} module {} must be a .md file: {}", module.id, file.path),
@@ -72,6 +72,11 @@ pub fn single_file<'a>(module: &Module, files: &'a [TreeFile]) -> Result<&'a Tre
         .detail("path", file.shown().display().to_string()));
     }
     Ok(file)
+}
+
+/// Whether a file is Markdown by its name.
+pub fn is_markdown(file: &TreeFile) -> bool {
+    file.path.as_path().extension().is_some_and(|extension| extension == "md")
 }
 
 fn find<'a>(files: &'a [TreeFile], name: &str) -> Option<&'a TreeFile> {
@@ -82,7 +87,7 @@ fn invalid(module: &Module, message: String) -> PackError {
     PackError::new(Code::ModuleInvalid, message).detail("module_id", module.id.as_str())
 }
 
-fn config_invalid(module: &Module, path: &str, what: String) -> PackError {
+fn config_invalid(module: &Module, path: &str, what: &str) -> PackError {
     PackError::new(Code::ConfigInvalid, format!("{} module {} {what}", module.kind.name(), module.id))
         .detail("module_id", module.id.as_str())
         .detail("path", path)
@@ -91,7 +96,7 @@ fn config_invalid(module: &Module, path: &str, what: String) -> PackError {
 /// A skill needs a name and a description, as agents choose it by them.
 fn skill(module: &Module, text: &str, file: &TreeFile, limits: &Limits) -> Result<()> {
     let shown = file.shown().display().to_string();
-    let wrong = |what: String| config_invalid(module, &shown, what);
+    let wrong = |what: String| config_invalid(module, &shown, &what);
     let frontmatter = match frontmatter(text, limits) {
         Ok(Some(value)) => value,
         Ok(None) => {

@@ -3,6 +3,11 @@
 //! No door contains a decision: it turns bytes into a call, runs the operation, and turns the answer into bytes.
 //! This crate does not read the environment and does not print; the binary passes everything in.
 
+#[cfg(all(feature = "conformance", not(debug_assertions)))]
+compile_error!("the feature `conformance` is for testing only; a release must not have it");
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod http;
 pub mod json;
 pub mod mcp;

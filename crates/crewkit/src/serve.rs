@@ -4,10 +4,12 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use crewkit_core::Code;
+use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
-use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
+use crewkit_server::mcp::{McpServer, ServerHandler};
+use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +22,30 @@ use crate::token;
 
 /// Serves until a signal ends it.
 pub fn run(config: &Config) -> Result<(), Failure> {
+    #[cfg(feature = "conformance")]
+    if config.list("mcp.toolsets") == [crewkit_server::conformance::TOOLSET] {
+        return serve_fixture(config);
+    }
     let catalog = mcp::catalog()?;
-    let selection = Arc::new(mcp::selection(config, &catalog)?);
+    let selection = mcp::selection(config, &catalog)?;
+    serve(config, catalog, selection, McpServer::new)
+}
+
+/// Serves what the conformance suite asks for, through everything the product is served through.
+#[cfg(feature = "conformance")]
+fn serve_fixture(config: &Config) -> Result<(), Failure> {
+    let fixture = crewkit_server::conformance::Fixture::new()
+        .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+    serve(config, mcp::catalog()?, Selection::default(), |_, _, _| fixture)
+}
+
+fn serve<H: ServerHandler + Clone>(
+    config: &Config,
+    catalog: Arc<Catalog>,
+    selection: Selection,
+    handler: impl FnOnce(Arc<Catalog>, Arc<Services>, Arc<Selection>) -> H,
+) -> Result<(), Failure> {
+    let selection = Arc::new(selection);
     let address = listen_address(config)?;
     let auth = config.flag("server.auth");
     if !address.ip().is_loopback() && !auth {
@@ -41,7 +65,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
         let services = Arc::new(crate::cli::services(config)?);
-        let server = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
+        let server = handler(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -61,51 +62,44 @@ impl Scene {
         let pristine = path.with_extension("pristine");
         let mut scene = Self { path, pristine, command: Vec::new() };
         let path = scene.path.as_path();
-        fs::create_dir_all(path.join("project/.codex/skills/mine"))?;
-        fs::write(path.join("project/.codex/skills/mine/SKILL.md"), "the user's own\n")?;
-        fs::create_dir_all(path.join("dotfiles"))?;
+        write(&path.join("project/.codex/skills/mine/SKILL.md"), "the user's own\n")?;
+        write(&path.join("dotfiles/own.toml"), "the user's own\n")?;
         fs::create_dir(path.join("user"))?;
-        symlink(path.join("dotfiles"), path.join("user/.claude"))?;
-        let deploy =
-            scene.words(&["deploy", "source", "project/.codex/skills", "source", "user/.claude/made/skills"]);
-        let first = |path: &Path| write_sources(&path.join("source"), 0..SKILLS, "first");
-        let second = |path: &Path| -> Result<()> {
-            write_sources(&path.join("source"), 1..SKILLS + 1, "second")?;
-            let mode = fs::Permissions::from_mode(0o755);
-            Ok(fs::set_permissions(path.join("source/skill-2/file-3.md"), mode)?)
-        };
+        symlink(path.join("dotfiles"), path.join("user/.codex"))?;
+        let deploy = scene.words(&["deploy", "--apply", "--adopt", "--yes"]);
         let run = |arguments: &[String]| -> Result<()> {
             let ending = subject.run(&scene, arguments, None)?;
             ensure!(ending == Ending::Done, "setting the scene failed: {ending:?}");
             Ok(())
         };
-        first(path)?;
+        write_repo(&path.join("repo"), 0..SKILLS, "first")?;
         let command = match scenario {
             Scenario::Create => deploy,
             Scenario::Adopt => {
                 for file in 0..FILES {
-                    let place = path.join(format!("project/.codex/skills/skill-1/file-{file}.md"));
-                    fs::create_dir_all(place.parent().context("a file has a directory")?)?;
-                    fs::write(place, format!("written by hand {file}\n"))?;
+                    let place = path.join("project/.codex/skills/skill-1").join(file_name(file));
+                    write(&place, &format!("written by hand {file}\n"))?;
                 }
+                symlink("/nowhere", path.join("project/AGENTS.md"))?;
                 deploy
             }
-            Scenario::Update | Scenario::Delete | Scenario::Rollback => {
+            Scenario::Update => {
                 run(&deploy)?;
-                second(path)?;
-                match scenario {
-                    Scenario::Delete => {
-                        write_sources(&path.join("source"), 0..1, "first")?;
-                        deploy
-                    }
-                    Scenario::Rollback => {
-                        let snapshot = newest_snapshot(path)?;
-                        run(&deploy)?;
-                        fs::write(path.join("project/.codex/skills/skill-2/file-0.md"), "edited by hand\n")?;
-                        scene.words(&["rollback", &snapshot])
-                    }
-                    _ => deploy,
-                }
+                write_second(path)?;
+                deploy
+            }
+            Scenario::Delete => {
+                run(&deploy)?;
+                write_repo(&path.join("repo"), 0..1, "first")?;
+                deploy
+            }
+            Scenario::Rollback => {
+                run(&deploy)?;
+                let snapshot = newest_snapshot(path)?;
+                write_second(path)?;
+                run(&deploy)?;
+                write(&path.join("project/.codex/skills/skill-2/SKILL.md"), "edited by hand\n")?;
+                scene.words(&["rollback", "--to", &snapshot, "--yes"])
             }
         };
         scene.command = command;
@@ -114,15 +108,20 @@ impl Scene {
     }
 
     fn words(&self, words: &[&str]) -> Vec<String> {
-        let absolute = |word: &&str| {
-            if word.contains('/') || *word == "source" {
-                self.path.join(word).display().to_string()
-            } else {
-                (*word).to_owned()
-            }
-        };
-        let home = self.path.join("home").display().to_string();
-        std::iter::once(home).chain(words.iter().map(absolute)).collect()
+        let repo = self.path.join("repo").display().to_string();
+        let mut all = vec!["--repo".to_owned(), repo];
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        all
+    }
+
+    /// Runs in the project, with everything in this directory and nothing from outside.
+    pub(super) fn prepare(&self, command: &mut Command) {
+        command.env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", self.path.join("user"));
+        command.env("AGENTPACK_HOME", self.path.join("home"));
+        command.env("AGENTPACK_MACHINE_ID", "sweep");
+        command.current_dir(self.path.join("project"));
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -134,7 +133,8 @@ impl Scene {
     }
 
     pub(super) fn recovery(&self) -> Vec<String> {
-        self.words(&["recover"])
+        // The smallest command that takes the lock, and so recovers first.
+        self.words(&["snapshots", "prune", "--keep", "1000", "--yes"])
     }
 
     /// As it was before anything went wrong.
@@ -176,24 +176,56 @@ fn newest_snapshot(path: &Path) -> Result<String> {
     ids.pop().context("the first deploy left no snapshot")
 }
 
-fn write_sources(source: &Path, skills: std::ops::Range<usize>, text: &str) -> Result<()> {
-    if source.exists() {
-        fs::remove_dir_all(source)?;
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+fn file_name(file: usize) -> String {
+    match file {
+        0 => "SKILL.md".to_owned(),
+        4 => "dir/file-4.md".to_owned(),
+        _ => format!("file-{file}.md"),
     }
+}
+
+/// Changed, new and vanished files, and a changed mode.
+fn write_second(path: &Path) -> Result<()> {
+    write_repo(&path.join("repo"), 1..SKILLS + 1, "second")?;
+    let file = path.join("repo/modules/skills/skill-2/file-3.md");
+    Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
+}
+
+/// A config repo with one module of instructions and some skills, for the user and the project.
+fn write_repo(repo: &Path, skills: std::ops::Range<usize>, text: &str) -> Result<()> {
+    if repo.exists() {
+        fs::remove_dir_all(repo)?;
+    }
+    write(&repo.join("modules/instructions/base/AGENTS.md"), &format!("{text} instructions\n"))?;
+    let mut manifest = String::from(
+        "version: 1\nprofiles:\n  default: {include_tags: [base]}\ntargets:\n  \
+         codex: {mode: files, scope: both}\nmodules:\n  - id: instructions:base\n    type: instructions\n    \
+         tags: [base]\n    source: {local_path: {path: modules/instructions/base}}\n",
+    );
     for skill in skills {
+        let name = format!("skill-{skill}");
         for file in 0..FILES {
-            let folder = if file == 4 { "dir/" } else { "" };
-            let path = source.join(format!("skill-{skill}/{folder}file-{file}.md"));
-            fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+            let path = repo.join("modules/skills").join(&name).join(file_name(file));
+            let head = format!("---\nname: {name}\ndescription: Number {skill}\n---\n");
             // Some files stay the same from one generation to the next.
             let text = if file == 1 { "always" } else { text };
-            fs::write(&path, format!("{text} {skill} {file}\n").repeat(20))?;
+            let body = format!("{text} {skill} {file}\n").repeat(20);
+            write(&path, &if file == 0 { head + &body } else { body })?;
             if file == 2 {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
             }
         }
+        manifest += &format!(
+            "  - id: skill:{name}\n    type: skill\n    tags: [base]\n    \
+             source: {{local_path: {{path: modules/skills/{name}}}}}\n"
+        );
     }
-    Ok(())
+    write(&repo.join("agentpack.yaml"), &manifest)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -71,14 +71,14 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Builds the small deploying program of crewkit-pack.
+    /// Builds `agentpack`.
     pub(super) fn build() -> Result<Self> {
         let found = Command::new("strace").arg("--version").output();
         ensure!(found.is_ok_and(|output| output.status.success()), "`strace` is needed; install its package");
-        shell::run(cargo().args(["build", "--package", "crewkit-pack", "--example", "mini_deploy"]))?;
+        shell::run(cargo().args(["build", "--locked", "--package", "crewkit", "--bin", "agentpack"]))?;
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        let program = root().join(target).join("debug/examples/mini_deploy");
+        let program = root().join(target).join("debug/agentpack");
         ensure!(program.is_file(), "{} was not built", program.display());
         Ok(Self { program })
     }
@@ -105,7 +105,8 @@ impl Subject {
                 command
             }
         };
-        let output = command.args(arguments).env_clear().current_dir(scene.path()).output();
+        scene.prepare(&mut command);
+        let output = command.args(arguments).output();
         let output = output.with_context(|| format!("could not start {}", self.program.display()))?;
         Ok(ending(&output))
     }
@@ -118,17 +119,12 @@ impl Subject {
         kinds: &[&'static str],
     ) -> Result<BTreeMap<&'static str, usize>> {
         let log = scene.path().with_extension("strace");
-        let output = Command::new("strace")
-            .args(["-f", "-qq", "-o"])
-            .arg(&log)
-            .args(["-e", &format!("trace={}", kinds.join(","))])
-            .arg("--")
-            .arg(&self.program)
-            .args(arguments)
-            .env_clear()
-            .current_dir(scene.path())
-            .output()
-            .context("could not start strace")?;
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o"]).arg(&log);
+        command.args(["-e", &format!("trace={}", kinds.join(",")), "--"]);
+        command.arg(&self.program).args(arguments);
+        scene.prepare(&mut command);
+        let output = command.output().context("could not start strace")?;
         if ending(&output) != Ending::Done {
             bail!("{arguments:?} failed undisturbed: {}", String::from_utf8_lossy(&output.stderr));
         }

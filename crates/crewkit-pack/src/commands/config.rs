@@ -6,7 +6,7 @@ use std::path::Path;
 use crewkit_core::Code;
 use serde_json::{Map, Value, json};
 
-use super::{Consent, Pack, path_data};
+use super::{Consent, Pack, noticing, path_data};
 use crate::atomic;
 use crate::doctor::{self, IGNORE_LINE};
 use crate::envelope::Answer;
@@ -91,7 +91,7 @@ impl Pack {
         if !select.dry_run {
             consent.require("init")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "init", warnings, |_| {
                 let repo = repo_of(&self.env, select);
                 if !select.dry_run && !Manifest::path_in(&repo).exists() {
@@ -134,7 +134,7 @@ impl Pack {
             consent.require("add")?;
         }
         let module = module_to_add(add)?;
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "add", warnings, |warnings| {
                 let repo = repo_of(&self.env, select);
                 if let Some(local) = &module.source.local_path
@@ -158,7 +158,7 @@ impl Pack {
         if !select.dry_run {
             consent.require("remove")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "remove", warnings, |_| {
                 let repo = repo_of(&self.env, select);
                 self.edit_manifest(&repo, select.dry_run, module_id, |text, path| {

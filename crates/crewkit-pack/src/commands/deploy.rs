@@ -8,7 +8,7 @@ use crewkit_core::Code;
 use serde_json::{Map, Value, json};
 
 use super::look::Computed;
-use super::{Consent, Pack, selected};
+use super::{Consent, Pack, noticing, selected};
 use crate::env::timestamp;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
@@ -56,7 +56,7 @@ impl Pack {
     pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer> {
         let mut roots = Vec::new();
         let apply = deploy.apply.filter(|_| !select.dry_run);
-        let answer = self.noticing(|warnings| match apply {
+        let answer = noticing(|warnings| match apply {
             None => {
                 self.notice_pending(warnings);
                 let session = self.session(select)?;
@@ -73,7 +73,7 @@ impl Pack {
     /// What a deploy would do, with a token for exactly that plan.
     pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer> {
         let mut roots = Vec::new();
-        let answer = self.noticing(|warnings| {
+        let answer = noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;

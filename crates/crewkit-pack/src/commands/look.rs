@@ -1,10 +1,11 @@
 //! The verbs that only look: plan, diff, preview, status, explain, doctor.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Consent, Pack, selected};
+use super::{Consent, Pack, noticing, selected};
 use crate::desired::{Desired, DesiredRoot};
 use crate::envelope::Answer;
 use crate::error::Result;
@@ -48,7 +49,7 @@ impl Pack {
     /// What a deploy would change. `diff` answers the same.
     pub fn plan(&self, select: &Select) -> Result<Answer> {
         let mut roots = Vec::new();
-        let answer = self.noticing(|warnings| {
+        let answer = noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
@@ -64,7 +65,7 @@ impl Pack {
     /// The plan, and with `with_diff` the unified diff of each file.
     pub fn preview(&self, select: &Select, with_diff: bool) -> Result<Answer> {
         let mut roots = Vec::new();
-        let answer = self.noticing(|warnings| {
+        let answer = noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
@@ -86,7 +87,7 @@ impl Pack {
 
     /// How what exists differs from what should; `only` restricts what is listed.
     pub fn status(&self, select: &Select, only: &[Kind]) -> Result<Answer> {
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let desired = session.desired(warnings)?;
@@ -124,7 +125,7 @@ impl Pack {
 
     /// Which modules and layers changes or differences come from.
     pub fn explain(&self, select: &Select, what: Explain) -> Result<Answer> {
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
@@ -165,7 +166,7 @@ impl Pack {
         {
             consent.require("doctor --fix")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let layout = session.layout()?;
@@ -236,7 +237,7 @@ fn missing_manifests(desired: &Desired, states: &[RootState], warnings: &mut Vec
 fn prefix(select: &Select) -> String {
     let mut text = "agentpack".to_owned();
     let mut add = |flag: &str, value: &str| {
-        text.push_str(&format!(" --{flag} {}", quoted(value)));
+        let _ = write!(text, " --{flag} {}", quoted(value));
     };
     if let Some(repo) = &select.repo {
         add("repo", &repo.display().to_string());

@@ -82,15 +82,6 @@ impl Pack {
         Session::open(&self.env, &self.cache, select)
     }
 
-    /// Runs a verb so that what it noticed is told whether or not it succeeds.
-    fn noticing(&self, run: impl FnOnce(&mut Vec<String>) -> Result<Value>) -> Result<Answer> {
-        let mut warnings = Vec::new();
-        match run(&mut warnings) {
-            Ok(data) => Ok(Answer { data, warnings, roots: Vec::new() }),
-            Err(error) => Err(error.with_warnings(warnings)),
-        }
-    }
-
     /// Keeps new hashes for the next process, unless nothing may be written.
     fn remember(&self, select: &Select) {
         if !select.dry_run {
@@ -140,6 +131,15 @@ impl Pack {
             Ok(None) => {}
             Err(error) => warnings.push(error.to_string()),
         }
+    }
+}
+
+/// Runs a verb so that what it noticed is told whether or not it succeeds.
+fn noticing(run: impl FnOnce(&mut Vec<String>) -> Result<Value>) -> Result<Answer> {
+    let mut warnings = Vec::new();
+    match run(&mut warnings) {
+        Ok(data) => Ok(Answer { data, warnings, roots: Vec::new() }),
+        Err(error) => Err(error.with_warnings(warnings)),
     }
 }
 

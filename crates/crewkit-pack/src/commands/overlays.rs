@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crewkit_core::Code;
 use serde_json::{Value, json};
 
-use super::{Consent, Pack};
+use super::{Consent, Pack, noticing};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::manifest::Module;
@@ -96,7 +96,7 @@ impl Pack {
         if !select.dry_run {
             consent.require("overlay edit")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "overlay edit", warnings, |warnings| {
                 let session = self.session(select)?;
                 let present = self.present(&session, &which.module_id, warnings)?;
@@ -148,7 +148,7 @@ impl Pack {
         if !select.dry_run {
             consent.require("overlay rebase")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "overlay rebase", warnings, |warnings| {
                 self.rebase(select, which, sparsify, warnings)
             })

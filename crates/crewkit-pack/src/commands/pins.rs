@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Consent, Pack, path_data};
+use super::{Consent, Pack, noticing, path_data};
 use crate::atomic;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
@@ -34,7 +34,7 @@ impl Pack {
         if !select.dry_run {
             consent.require("lock")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "lock", warnings, |warnings| self.write_lock(select, warnings))
         })
     }
@@ -44,7 +44,7 @@ impl Pack {
         if !select.dry_run {
             consent.require("fetch")?;
         }
-        self.noticing(|warnings| self.locked(select, "fetch", warnings, |_| self.fetch_locked(select)))
+        noticing(|warnings| self.locked(select, "fetch", warnings, |_| self.fetch_locked(select)))
     }
 
     /// Locks if there is no lockfile or it is asked for, then fetches.
@@ -55,7 +55,7 @@ impl Pack {
         if (lock || fetch) && !select.dry_run {
             consent.require("update")?;
         }
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             self.locked(select, "update", warnings, |warnings| {
                 let mut data = Map::new();
                 let mut steps = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Consent, Pack};
+use super::{Consent, Pack, noticing};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::history::PruneMode;
@@ -24,7 +24,7 @@ impl Pack {
             consent.require("rollback")?;
         }
         let target = RollbackTo::parse(to);
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             let home = self.state();
             // Looked at first without the lock: an unknown snapshot must not create anything.
             let mut plan = home.plan_rollback(&target, self.now())?;
@@ -74,7 +74,7 @@ impl Pack {
         }
         let keep = prune.keep.unwrap_or(self.env.limits.pack_snapshots_kept);
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-        self.noticing(|warnings| {
+        noticing(|warnings| {
             let home = self.state();
             if select.dry_run {
                 let mut ids: Vec<String> =

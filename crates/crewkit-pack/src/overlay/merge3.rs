@@ -1,5 +1,7 @@
 //! Three-way merge of texts, line by line.
 
+use std::fmt::Write as _;
+
 use similar::{Algorithm, DiffOp, TextDiff};
 
 /// A merged text.
@@ -114,7 +116,7 @@ fn push_conflict(text: &mut String, ours: &str, theirs: &str, names: Names<'_>) 
     };
     side(&format!("<<<<<<< {}\n", names.ours), ours);
     side("=======\n", theirs);
-    text.push_str(&format!(">>>>>>> {}\n", names.theirs));
+    let _ = writeln!(text, ">>>>>>> {}", names.theirs);
 }
 
 /// Whether a text still has conflict markers.

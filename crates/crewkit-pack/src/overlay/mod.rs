@@ -3,8 +3,7 @@
 //! An overlay is a directory in the config repo. A *dir* overlay replaces or adds whole files; a *patch* overlay changes
 //! lines of files. Its own bookkeeping lives in `.agentpack/` inside and is never deployed.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PackError, Result};
+use crate::fs::{Fs as _, RealFs};
 use crate::hash_cache::HashCache;
 use crate::ids;
 use crate::manifest::Module;
@@ -94,7 +94,7 @@ pub struct Overlay {
 /// All overlays of a repo that count here. Each base directory is listed once, not once per module.
 #[derive(Debug, Default)]
 pub struct Overlays {
-    bases: Vec<(Layer, PathBuf, HashMap<String, ()>)>,
+    bases: Vec<(Layer, PathBuf, HashSet<String>)>,
 }
 
 impl Overlays {
@@ -109,11 +109,9 @@ impl Overlays {
         let mut bases = Vec::new();
         for layer in layers {
             let Some(base) = base_dir(repo, layer, &whose) else { continue };
-            let names = match fs::read_dir(&base) {
-                Ok(entries) => entries
-                    .flatten()
-                    .filter_map(|entry| Some((entry.file_name().into_string().ok()?, ())))
-                    .collect(),
+            let disk = RealFs::default();
+            let names = match disk.open_root(&base).and_then(|dir| disk.list(&dir)) {
+                Ok(names) => names.into_iter().collect(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(PackError::io("list overlays in", &base, error)),
             };
@@ -131,7 +129,7 @@ impl Overlays {
         self.bases
             .iter()
             .filter_map(|(layer, base, listed)| {
-                let name = names.iter().find(|name| listed.contains_key(*name))?;
+                let name = names.iter().find(|name| listed.contains(*name))?;
                 let dir = base.join(name);
                 dir.is_dir().then_some(Overlay { layer: *layer, dir })
             })
@@ -176,7 +174,7 @@ pub fn read_contents(
             file.path.as_str().strip_prefix(&prefix).and_then(|p| p.strip_suffix(".patch"))
         {
             let target = RelPath::new(target).map_err(|error| {
-                wrong(overlay, module_id, format!("the patch {} has an unusable name: {error}", file.path))
+                wrong(overlay, module_id, &format!("the patch {} has an unusable name: {error}", file.path))
             })?;
             patches.insert(target, file.shown());
         }
@@ -185,12 +183,12 @@ pub fn read_contents(
         Kind::Dir if !patches.is_empty() => Err(wrong(
             overlay,
             module_id,
-            "it contains patches, but overlay_kind is dir; an overlay is one or the other".to_owned(),
+            "it contains patches, but overlay_kind is dir; an overlay is one or the other",
         )),
         Kind::Patch if !files.is_empty() => Err(wrong(
             overlay,
             module_id,
-            format!("it contains whole files such as {}, but overlay_kind is patch", files[0].path),
+            &format!("it contains whole files such as {}, but overlay_kind is patch", files[0].path),
         )),
         _ => Ok(Contents { kind, files, patches }),
     }
@@ -225,7 +223,7 @@ pub fn read_kind(overlay: &Path, limits: &Limits) -> Result<Kind> {
     }
 }
 
-fn wrong(overlay: &Overlay, module_id: &str, what: String) -> PackError {
+fn wrong(overlay: &Overlay, module_id: &str, what: &str) -> PackError {
     PackError::new(
         Code::ConfigInvalid,
         format!("overlay {} of module {module_id}: {what}", overlay.dir.display()),
@@ -265,7 +263,7 @@ fn apply_patch(
     module_id: &str,
     limits: &Limits,
 ) -> Result<TreeFile> {
-    let wrong = |what: String| wrong(overlay, module_id, format!("the patch of {target}: {what}"));
+    let wrong = |what: String| wrong(overlay, module_id, &format!("the patch of {target}: {what}"));
     let file = file.ok_or_else(|| wrong("there is no such file to change".to_owned()))?;
     let text = read::text(patch_file, limits.pack_text_bytes).map_err(|error| match error {
         ReadError::Io(error) => PackError::io("read", patch_file, error),

@@ -186,7 +186,7 @@ impl Rebase<'_> {
                 Fate::Keep if self.contents.kind == Kind::Dir => report.skipped.push(path.to_string()),
                 Fate::Keep => self.write(&path, &ours, upstream.as_deref(), &mut writes, &mut report),
                 Fate::Write(bytes) => {
-                    self.write(&path, &bytes, upstream.as_deref(), &mut writes, &mut report)
+                    self.write(&path, &bytes, upstream.as_deref(), &mut writes, &mut report);
                 }
                 Fate::Delete => {
                     report.deleted.push(path.to_string());
@@ -239,15 +239,15 @@ impl Rebase<'_> {
             return;
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let made = patch::make(path.as_str(), &text(upstream.unwrap_or_default()), &text(content));
-        if made.is_empty() {
+        let new_text = patch::make(path.as_str(), &text(upstream.unwrap_or_default()), &text(content));
+        if new_text.is_empty() {
             report.deleted.push(path.to_string());
             writes.push((file, None));
-        } else if fs::read(&file).is_ok_and(|existing| existing == made.as_bytes()) {
+        } else if fs::read(&file).is_ok_and(|existing| existing == new_text.as_bytes()) {
             report.skipped.push(path.to_string());
         } else {
             report.updated.push(path.to_string());
-            writes.push((file, Some(made.into_bytes())));
+            writes.push((file, Some(new_text.into_bytes())));
         }
     }
 
@@ -270,8 +270,8 @@ impl Rebase<'_> {
         let text = read::text(&file, limit).map_err(|error| wrong(error.to_string()))?;
         let base =
             std::str::from_utf8(base).map_err(|_| wrong("the baseline is not UTF-8 text".to_owned()))?;
-        let patch = patch::Patch::parse(&text, path.as_str()).map_err(|error| wrong(error.to_string()))?;
-        let ours = patch.apply(base).map_err(|error| {
+        let change = patch::Patch::parse(&text, path.as_str()).map_err(|error| wrong(error.to_string()))?;
+        let ours = change.apply(base).map_err(|error| {
             PackError::new(
                 Code::OverlayPatchApplyFailed,
                 format!("the patch of {path} does not apply to its own baseline: {error}"),
@@ -312,7 +312,7 @@ impl Rebase<'_> {
                 .detail("repo_rel_path", repo_rel_path.as_str()));
             }
             Some(Origin::LocalPath { repo_git_rev: Some(revision), repo_rel_path, .. }) => {
-                self.from_history(revision, repo_rel_path, path).map_err(|why| unsupported(why))?
+                self.content_in_history(revision, repo_rel_path, path).map_err(unsupported)?
             }
             Some(Origin::Git { url, commit, subdir }) => {
                 let source = crate::manifest::Git {
@@ -345,7 +345,12 @@ impl Rebase<'_> {
             .detail("base_sha256", actual.to_string()))
     }
 
-    fn from_history(&self, revision: &str, repo_rel_path: &str, path: &RelPath) -> Result<Vec<u8>, String> {
+    fn content_in_history(
+        &self,
+        revision: &str,
+        repo_rel_path: &str,
+        path: &RelPath,
+    ) -> Result<Vec<u8>, String> {
         let hex = matches!(revision.len(), 40 | 64) && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !hex {
             return Err(format!("`{revision}` is not a commit"));

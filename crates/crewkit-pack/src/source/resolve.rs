@@ -16,7 +16,7 @@ use crate::env::Env;
 use crate::error::{PackError, Result};
 use crate::hash::Digest;
 use crate::hash_cache::HashCache;
-use crate::lockfile::{FileRecord, LockedModule};
+use crate::lockfile::{ById, FileRecord};
 use crate::manifest::{Git, Module, SourceRef};
 use crate::parallel;
 use crate::path::RelPath;
@@ -62,7 +62,7 @@ pub struct Access<'a> {
 pub fn prepare(
     access: Access<'_>,
     modules: &[&Module],
-    locked: &HashMap<&str, &LockedModule>,
+    locked: &ById<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<HashMap<String, Checkout>> {
     let Access { env, .. } = access;

@@ -21,6 +21,7 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::gather::gather;
 use super::message::{
     self, INVALID_PARAMS, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, SESSION_NOT_FOUND, TRANSPORT_ERROR,
     id_to_json,
@@ -265,12 +266,17 @@ impl<H: ServerHandler + Clone + Sync> McpDoor<H> {
 
     /// Lets rmcp answer, and gives its refusals a JSON body.
     async fn forward(&self, request: Request) -> Response {
+        let is_answer = request.method() == Method::POST;
         let response = self.service.handle(request).await;
         let failed = response.status().is_client_error() || response.status().is_server_error();
         if failed && media_type(&response) != Some("application/json") {
             return explain(response).await;
         }
-        response.map(Body::new)
+        let response = response.map(Body::new);
+        if is_answer && media_type(&response) == Some("text/event-stream") {
+            return gather(response).await;
+        }
+        response
     }
 }
 

@@ -137,7 +137,8 @@ pub fn read(value: Value) -> Result<Option<Message>, Refusal> {
     match serde_json::from_value::<ClientJsonRpcMessage>(value) {
         Ok(ClientJsonRpcMessage::Request(request))
             if matches!(request.request, ClientRequest::CustomRequest(_))
-                && METHODS_WITH_PARAMS.contains(&method.as_str()) =>
+                && METHODS_WITH_PARAMS.contains(&method.as_str())
+                && !unknown_to_stateless(&method, params.as_ref()) =>
         {
             refuse(INVALID_PARAMS, malformed(&method, params.as_ref()))
         }
@@ -145,6 +146,13 @@ pub fn read(value: Value) -> Result<Option<Message>, Refusal> {
         Err(error) if is_request => refuse(INVALID_REQUEST, format!("this is not a request: {error}")),
         Err(_) => Ok(None),
     }
+}
+
+/// The stateless revision has no `initialize`: a request that says it speaks that one is not malformed, it is lost.
+fn unknown_to_stateless(method: &str, params: Option<&Value>) -> bool {
+    let version = params
+        .and_then(|params| params.get("_meta")?.get("io.modelcontextprotocol/protocolVersion")?.as_str());
+    method == "initialize" && version == Some(ProtocolVersion::V_2026_07_28.as_str())
 }
 
 /// Says what is wrong with the parameters of a known method.

@@ -3,6 +3,7 @@
 //! rmcp speaks the protocol. The fronts stand before it and settle what it leaves open: unparsable input, batches,
 //! malformed parameters, duplicate ids, messages before `initialize`, and the bounds on all of these.
 
+mod gather;
 pub mod handler;
 pub mod http;
 pub mod message;
@@ -10,3 +11,4 @@ pub mod sessions;
 pub mod stdio;
 
 pub use handler::McpServer;
+pub use rmcp::ServerHandler;

@@ -3,6 +3,8 @@
 
 mod arguments;
 mod attacks;
+mod conformance_messages;
+mod conformance_resume;
 mod http;
 mod product;
 mod stdio;

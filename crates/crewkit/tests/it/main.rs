@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod cli;
+mod conformance_absent;
 mod serve;
 mod stdio;
 mod support;

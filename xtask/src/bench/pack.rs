@@ -1,0 +1,210 @@
+//! `cargo xtask bench pack`: our `agentpack` beside the published 0.9.1, on the same generated config repo, in memory.
+//!
+//! Rounds alternate between the two programs, so that a busy machine is busy for both; medians are compared.
+
+mod mcp;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::shell::{self, cargo, root};
+use mcp::Session;
+use world::World;
+
+/// What is measured, and by how much ours must win.
+const GOALS: &[(&str, f64)] = &[
+    ("plan, nothing to do", 8.0),
+    ("status", 8.0),
+    ("plan over MCP, per call", 15.0),
+    ("deploy, first", 3.0),
+    ("deploy, one file changed", 8.0),
+    ("peak memory of plan", 2.0),
+    ("peak memory of first deploy", 2.0),
+];
+
+const DEFAULT_SKILLS: usize = 1000;
+const DEFAULT_ROUNDS: usize = 5;
+const MCP_CALLS: usize = 8;
+
+/// Reads `[--skills N] [--rounds N] [--binary PATH]` and measures.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let mut skills = DEFAULT_SKILLS;
+    let mut rounds = DEFAULT_ROUNDS;
+    let mut binary = None;
+    for pair in words.chunks(2) {
+        match pair {
+            ["--skills", value] => skills = value.parse().context("--skills takes a number")?,
+            ["--rounds", value] => rounds = value.parse().context("--rounds takes a number")?,
+            ["--binary", value] => binary = Some(PathBuf::from(value)),
+            _ => bail!("usage: cargo xtask bench pack [--skills N] [--rounds N] [--binary PATH]"),
+        }
+    }
+    let ours = match binary {
+        Some(binary) => binary,
+        None => build()?,
+    };
+    let mut programs = vec![Program::new("crewkit", ours)];
+    match baseline() {
+        Some(path) => programs.push(Program::new("0.9.1", path)),
+        None => println!("no agentpack 0.9.1 found: set AGENTPACK_BASELINE to compare"),
+    }
+    let base = Path::new("/dev/shm");
+    let base = if base.is_dir() { base.to_owned() } else { std::env::temp_dir() };
+    let base = base.join(format!("crewkit-bench-{}", std::process::id()));
+    println!("{skills} skills of 5 files, 4 targets, {rounds} rounds, in {}", base.display());
+    let measured = measure(&mut programs, &base, skills, rounds);
+    std::fs::remove_dir_all(&base).with_context(|| base.display().to_string())?;
+    measured?;
+    report(&programs);
+    Ok(())
+}
+
+fn build() -> Result<PathBuf> {
+    shell::run(cargo().args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "crewkit",
+        "--bin",
+        "agentpack",
+    ]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(root().join(target).join("release/agentpack"))
+}
+
+fn baseline() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("AGENTPACK_BASELINE") {
+        return Some(PathBuf::from(path));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join("agentpack-0.9.1")).find(|path| path.is_file())
+}
+
+/// A program and what was measured of it, by goal.
+struct Program {
+    name: &'static str,
+    path: PathBuf,
+    samples: Vec<Vec<f64>>,
+}
+
+impl Program {
+    fn new(name: &'static str, path: PathBuf) -> Self {
+        Self { name, path, samples: vec![Vec::new(); GOALS.len()] }
+    }
+
+    fn note(&mut self, goal: &str, value: f64) {
+        if let Some(index) = GOALS.iter().position(|(name, _)| *name == goal) {
+            self.samples[index].push(value);
+        }
+    }
+
+    fn median(&self, index: usize) -> Option<f64> {
+        let mut samples = self.samples[index].clone();
+        samples.sort_by(f64::total_cmp);
+        samples.get(samples.len() / 2).copied()
+    }
+}
+
+/// How one run of a program went.
+struct Run {
+    took: Duration,
+    peak_kilobytes: u64,
+    answer: String,
+}
+
+fn measure(programs: &mut [Program], base: &Path, skills: usize, rounds: usize) -> Result<()> {
+    for round in 0..rounds {
+        for program in programs.iter_mut() {
+            let world = World::build(&base.join(format!("{}-{round}", program.name)), skills)?;
+            let first = command(program, &world, &["deploy", "--apply", "--yes"])?;
+            program.note("deploy, first", milliseconds(first.took));
+            program.note("peak memory of first deploy", megabytes(first.peak_kilobytes));
+            // Twice, so that whatever a program remembers from the first look is there.
+            command(program, &world, &["plan"])?;
+            let plan = command(program, &world, &["plan"])?;
+            ensure!(!plan.answer.contains("\"create\": 1"), "{}: the plan is not empty", program.name);
+            program.note("plan, nothing to do", milliseconds(plan.took));
+            program.note("peak memory of plan", megabytes(plan.peak_kilobytes));
+            program.note("status", milliseconds(command(program, &world, &["status"])?.took));
+            world.change_one_file(round)?;
+            let one = command(program, &world, &["deploy", "--apply", "--yes"])?;
+            program.note("deploy, one file changed", milliseconds(one.took));
+            let mut session = Session::start(&program.path, &world)?;
+            for _ in 0..MCP_CALLS {
+                let took = session.call_plan(&world)?;
+                program.note("plan over MCP, per call", milliseconds(took));
+            }
+            session.end()?;
+            std::fs::remove_dir_all(world.path())?;
+        }
+        println!("round {} of {rounds}", round + 1);
+    }
+    Ok(())
+}
+
+fn command(program: &Program, world: &World, words: &[&str]) -> Result<Run> {
+    let mut command = Command::new(&program.path);
+    world.prepare(&mut command);
+    let repo = world.repo().display().to_string();
+    let output = world.path().join("answer.json");
+    let answer = std::fs::File::create(&output)?;
+    command.args(["--repo", &repo, "--json"]).args(words).stdout(answer).stderr(Stdio::null());
+    let began = Instant::now();
+    let mut child = command.spawn().with_context(|| format!("could not start {}", program.path.display()))?;
+    let mut peak_kilobytes = 0;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        peak_kilobytes = peak_kilobytes.max(peak_of(child.id()));
+        std::thread::sleep(Duration::from_micros(500));
+    };
+    let took = began.elapsed();
+    let answer = std::fs::read_to_string(&output)?;
+    ensure!(
+        status.success(),
+        "{} {words:?} failed: {}",
+        program.name,
+        answer.chars().take(2000).collect::<String>()
+    );
+    Ok(Run { took, peak_kilobytes, answer })
+}
+
+/// The most memory a process had so far; 0 when it is gone.
+fn peak_of(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a size to be shown")]
+fn megabytes(kilobytes: u64) -> f64 {
+    kilobytes as f64 / 1024.0
+}
+
+fn report(programs: &[Program]) {
+    println!("\n{:<30} {:>12} {:>12} {:>8} {:>8}", "", "crewkit", "0.9.1", "ratio", "goal");
+    for (index, (name, goal)) in GOALS.iter().enumerate() {
+        let unit = if name.starts_with("peak") { "MB" } else { "ms" };
+        let shown = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1} {unit}"));
+        let ours = programs[0].median(index);
+        let theirs = programs.get(1).and_then(|program| program.median(index));
+        let (ratio, verdict) = match (ours, theirs) {
+            (Some(ours), Some(theirs)) => {
+                let ratio = theirs / ours;
+                (format!("{ratio:.1}×"), if ratio >= *goal { "" } else { "  missed" })
+            }
+            _ => ("–".to_owned(), ""),
+        };
+        println!("{name:<30} {:>12} {:>12} {ratio:>8} {goal:>7}×{verdict}", shown(ours), shown(theirs));
+    }
+}
