@@ -4,6 +4,7 @@
 //! orders. Nothing here prints, reads the environment, or ends the process: settings and the clock are passed in.
 
 pub mod backend;
+pub mod call;
 pub mod error;
 pub mod filter;
 pub mod history;
@@ -14,5 +15,6 @@ pub mod service;
 mod sys;
 pub mod time;
 
+pub use call::AnyFleet;
 pub use error::{ErrorKind, FleetError};
 pub use service::{Fleet, FleetOptions, MetadataStyle};

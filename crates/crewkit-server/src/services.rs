@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crewkit_fleet::AnyFleet;
 use crewkit_pack::commands::Pack;
 
 /// The services behind the operations, built once by the binary and shared by every door.
@@ -9,4 +10,6 @@ use crewkit_pack::commands::Pack;
 pub struct Services {
     /// Deployment of agent assets.
     pub pack: Option<Arc<Pack>>,
+    /// Named agents in workspaces; none when no place for workspaces is configured.
+    pub fleet: Option<AnyFleet>,
 }

@@ -164,6 +164,8 @@ fn first_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     const EXAMPLE: &str = r#"
@@ -232,9 +234,8 @@ tasks:
     fn aliases_that_explode_are_refused() {
         let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for (level, before) in ('b'..='k').zip('a'..) {
-            bomb.push_str(&format!(
-                "{level}: &{level} [*{before}, *{before}, *{before}, *{before}, *{before}]\n"
-            ));
+            let _ =
+                writeln!(bomb, "{level}: &{level} [*{before}, *{before}, *{before}, *{before}, *{before}]");
         }
         assert!(meta_tasks(&bomb).is_err());
     }

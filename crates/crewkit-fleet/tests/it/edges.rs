@@ -81,8 +81,8 @@ async fn statuses_are_those_of_the_data_model() {
     assert_eq!(status("works"), ("busy".to_owned(), "busy", false));
     assert_eq!(status("rests"), ("idle".to_owned(), "idle", false));
 
-    let lost = fleet.show_agent(named("lost")).await.unwrap().agent;
-    assert!(lost.health.reason.unwrap().contains("disconnected"));
+    let shown = fleet.show_agent(named("lost")).await.unwrap().agent;
+    assert!(shown.health.reason.unwrap().contains("disconnected"));
     let filter = |word: &str| ListAgents { status_filter: Some(word.to_owned()), ..without_metadata() };
     assert_eq!(names(&fleet, filter("busy")).await, ["works"]);
     assert_eq!(names(&fleet, filter("offline")).await.len(), words.len() + 3);

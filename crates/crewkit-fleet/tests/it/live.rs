@@ -8,6 +8,7 @@ use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings};
 use crewkit_fleet::model::WaitForAgent;
 use crewkit_fleet::time::Clock;
 use crewkit_fleet::{Fleet, FleetOptions};
+use futures_util::FutureExt as _;
 
 use super::suite::{self, Ground};
 use super::support::named;
@@ -69,12 +70,18 @@ async fn the_suite_holds_on_a_real_coder() {
         project: needed("CREWKIT_LIVE_TEMPLATE"),
         names: std::sync::Mutex::default(),
     };
-    suite::bad_requests(&live).await;
-    let outcome = tokio::time::timeout(Duration::from_secs(3600), suite::life_of_an_agent(&live)).await;
+    let work = async {
+        suite::bad_requests(&live).await;
+        tokio::time::timeout(Duration::from_hours(1), suite::life_of_an_agent(&live)).await.unwrap();
+    };
+    // Whatever goes wrong, what was made here is deleted.
+    let outcome = std::panic::AssertUnwindSafe(work).catch_unwind().await;
     let names = live.names.lock().unwrap().clone();
     for name in names {
         // Those that were never made, or are deleted already, are not found.
         let _ = live.fleet.delete_agent(named(&name)).await;
     }
-    outcome.unwrap();
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
 }

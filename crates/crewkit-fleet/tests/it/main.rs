@@ -1,4 +1,6 @@
 //! The fleet, seen from outside: over the simulated Coder, and over a real one when the environment names it.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, in helpers as well")]
+#![expect(clippy::needless_pass_by_value, reason = "schemas are built from values on the spot")]
 
 mod admin;
 mod contracts;

@@ -61,7 +61,9 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        Self::new(super::pack::operations())
+        let mut operations = super::pack::operations();
+        operations.extend(super::fleet::operations());
+        Self::new(operations)
     }
 
     /// The operation called `name`.

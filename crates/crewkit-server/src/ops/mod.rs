@@ -4,6 +4,7 @@
 
 pub mod arguments;
 pub mod catalog;
+pub mod fleet;
 pub mod pack;
 pub mod run;
 pub mod selection;

@@ -212,20 +212,20 @@ fn task_script(tasks: &[MetaTask], seconds: u64) -> String {
         tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
     let mut shown = String::new();
     if !shared.is_empty() {
-        let _ = write!(
+        let _ = writeln!(
             script,
-            "( $T task --silent --output prefixed --parallel {} >$d/all.o 2>$d/all.e; echo $? >$d/all.c ) &\n",
+            "( $T task --silent --output prefixed --parallel {} >$d/all.o 2>$d/all.e; echo $? >$d/all.c ) &",
             shared.join(" ")
         );
         shown.push_str("show all all\n");
     }
     for (index, task) in tasks.iter().enumerate().filter(|(_, task)| task.own_prefix) {
         let name = &task.name;
-        let _ = write!(
+        let _ = writeln!(
             script,
-            "( $T task --silent {name} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &\n"
+            "( $T task --silent {name} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &"
         );
-        let _ = write!(shown, "show field:{name} {index}\n");
+        let _ = writeln!(shown, "show field:{name} {index}");
     }
     script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
 }
@@ -237,11 +237,11 @@ fn plain_script(tasks: &[MetaTask], seconds: u64) -> String {
     for (index, task) in tasks.iter().enumerate() {
         let Ok(commands) = &task.plain else { continue };
         let commands = quoted(&commands.join("\n"));
-        let _ = write!(
+        let _ = writeln!(
             script,
-            "( $T sh -ec {commands} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &\n"
+            "( $T sh -ec {commands} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &"
         );
-        let _ = write!(shown, "show field:{} {index}\n", task.name);
+        let _ = writeln!(shown, "show field:{} {index}", task.name);
     }
     script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
 }

@@ -123,13 +123,14 @@ fn only_a_fresh_working_report_means_busy() {
     }
 }
 
+fn plain(json: &mut Value) {
+    set(json, &format!("{AGENT}/apps/0/slug"), json!("code-server"));
+}
+
 #[test]
 fn agents_are_told_from_other_workspaces() {
     let is = |change: fn(&mut Value)| membership(&workspace(change));
     assert_eq!(is(|_| {}), Membership::Agent, "slug of its app");
-    fn plain(json: &mut Value) {
-        set(json, &format!("{AGENT}/apps/0/slug"), json!("code-server"));
-    }
     assert!(matches!(is(plain), Membership::AskTemplate { .. }));
     assert_eq!(
         is(|json| {
