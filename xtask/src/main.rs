@@ -21,6 +21,7 @@ usage: cargo xtask <chore>
   crash-sweep [--full]
                   kill a deploy, and fail its system calls, at every call that changes something
   conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
+  bench agents    a thousand agents, beside what their model and a bare server allow
   bench mcp       MCP calls, start and memory, beside bare programs
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
         ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
         ["conformance"] => conformance::run(),
+        ["bench", "agents"] => bench::agents::run(),
         ["bench", "mcp"] => bench::mcp::run(),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),

@@ -80,6 +80,95 @@ limits! {
     /// Calls in flight on one connection or session.
     mcp_calls_in_flight = 256;
 
+    // Agents.
+    /// Longest contract.
+    agent_contract_bytes = MIB;
+    /// Largest payload, uncompressed.
+    agent_payload_bytes = 64 * MIB;
+    /// Longest summary; what is beyond is cut.
+    agent_summary_bytes = 16 * KIB;
+    /// Ids in one status or wait call.
+    agent_status_ids = 10_000;
+    /// Runs at work at once.
+    agent_runs_active = 10_000;
+    /// Longest time one wait call waits.
+    agent_wait_seconds = 300;
+    /// Entries in one page of output.
+    agent_output_entries = 500;
+    /// Compressed payloads kept in memory for quick serving, in total.
+    agent_payload_cache_bytes = 64 * MIB;
+    /// Changes the run store takes up before it makes callers wait.
+    agent_store_queue = 8192;
+    /// Turns of one run.
+    agent_turns = 200;
+    /// Tokens of one run; 0 means no cap.
+    agent_tokens = 0;
+    /// Wall time of one run; 0 means no cap.
+    agent_wall_seconds = 0;
+    /// Identical tool calls in a row before the model is warned.
+    agent_identical_calls_warn = 3;
+    /// Identical tool calls in a row before the run is stopped.
+    agent_identical_calls_stop = 6;
+    /// Replies in a row without a tool call before the run is stopped.
+    agent_plain_replies = 5;
+    /// Days an ended run is kept; 0 means for ever.
+    agent_retention_days = 0;
+    /// Chat conversations kept.
+    chat_conversations = 1000;
+    /// Messages kept of one chat conversation.
+    chat_messages = 1000;
+    /// Tool rounds in one chat turn.
+    chat_tool_rounds = 25;
+
+    // The model.
+    /// Requests in flight to one endpoint.
+    llm_concurrency = 1024;
+    /// Time to connect to an endpoint.
+    llm_connect_seconds = 10;
+    /// Silence from the model before a request counts as lost.
+    llm_idle_seconds = 300;
+    /// Time one request to the model may take in all.
+    llm_request_seconds = 1800;
+    /// Largest reply of the model.
+    llm_reply_bytes = 32 * MIB;
+    /// Largest arguments of one tool call.
+    llm_tool_arguments_bytes = 4 * MIB;
+    /// Tool calls in one reply.
+    llm_tool_calls = 128;
+    /// Attempts per request, the first included.
+    llm_tries = 5;
+    /// Pause before the second attempt; it doubles from there.
+    llm_retry_millis = 1000;
+    /// Longest pause between attempts.
+    llm_retry_max_seconds = 30;
+    /// Longest pause a `Retry-After` may ask for.
+    llm_retry_after_max_seconds = 120;
+
+    // Tools of agents.
+    /// Largest tool result handed to the model; the middle of what is longer is cut out.
+    tool_result_bytes = 64 * KIB;
+    /// Time one tool call may take.
+    tool_call_seconds = 120;
+    /// Time a command may take at most when the model asks for more.
+    tool_command_max_seconds = 1800;
+    /// Tool calls of one turn that run at once.
+    tool_parallel_calls = 16;
+    /// Largest file the workspace tools read or write.
+    tool_file_bytes = 8 * MIB;
+    /// Files the workspace tools look at in one call.
+    tool_walk_entries = 50_000;
+    /// Longest message of a tool server.
+    tool_server_message_bytes = 16 * MIB;
+    /// Time a tool server has to answer its first message.
+    tool_server_start_seconds = 30;
+    /// Longest pause before a failed tool server is started again.
+    tool_server_restart_max_seconds = 60;
+
+    // Agent command lines.
+    /// Longest line a driven command may print; the rest of it is dropped.
+    driver_line_bytes = 4 * MIB;
+    /// Time a process gets between being asked to end and being killed.
+    driver_stop_grace_seconds = 5;
     // Packs: reading.
     /// Largest agentpack.yaml, frontmatter or overlay metadata file.
     pack_yaml_bytes = 16 * MIB;
@@ -177,96 +266,6 @@ limits! {
     fleet_create_wait_ms = 5_000;
     /// Agents that are equipped at once.
     fleet_equip_parallel = 4;
-
-    // Agents.
-    /// Longest contract.
-    agent_contract_bytes = MIB;
-    /// Largest payload, uncompressed.
-    agent_payload_bytes = 64 * MIB;
-    /// Longest summary; what is beyond is cut.
-    agent_summary_bytes = 16 * KIB;
-    /// Ids in one status or wait call.
-    agent_status_ids = 10_000;
-    /// Runs at work at once.
-    agent_runs_active = 10_000;
-    /// Longest time one wait call waits.
-    agent_wait_seconds = 300;
-    /// Entries in one page of output.
-    agent_output_entries = 500;
-    /// Compressed payloads kept in memory for quick serving, in total.
-    agent_payload_cache_bytes = 64 * MIB;
-    /// Changes the run store takes up before it makes callers wait.
-    agent_store_queue = 8192;
-    /// Turns of one run.
-    agent_turns = 200;
-    /// Tokens of one run; 0 means no cap.
-    agent_tokens = 0;
-    /// Wall time of one run; 0 means no cap.
-    agent_wall_seconds = 0;
-    /// Identical tool calls in a row before the model is warned.
-    agent_identical_calls_warn = 3;
-    /// Identical tool calls in a row before the run is stopped.
-    agent_identical_calls_stop = 6;
-    /// Replies in a row without a tool call before the run is stopped.
-    agent_plain_replies = 5;
-    /// Days an ended run is kept; 0 means for ever.
-    agent_retention_days = 0;
-    /// Chat conversations kept.
-    chat_conversations = 1000;
-    /// Messages kept of one chat conversation.
-    chat_messages = 1000;
-    /// Tool rounds in one chat turn.
-    chat_tool_rounds = 25;
-
-    // The model.
-    /// Requests in flight to one endpoint.
-    llm_concurrency = 1024;
-    /// Time to connect to an endpoint.
-    llm_connect_seconds = 10;
-    /// Silence from the model before a request counts as lost.
-    llm_idle_seconds = 300;
-    /// Time one request to the model may take in all.
-    llm_request_seconds = 1800;
-    /// Largest reply of the model.
-    llm_reply_bytes = 32 * MIB;
-    /// Largest arguments of one tool call.
-    llm_tool_arguments_bytes = 4 * MIB;
-    /// Tool calls in one reply.
-    llm_tool_calls = 128;
-    /// Attempts per request, the first included.
-    llm_tries = 5;
-    /// Pause before the second attempt; it doubles from there.
-    llm_retry_millis = 1000;
-    /// Longest pause between attempts.
-    llm_retry_max_seconds = 30;
-    /// Longest pause a `Retry-After` may ask for.
-    llm_retry_after_max_seconds = 120;
-
-    // Tools of agents.
-    /// Largest tool result handed to the model; the middle of what is longer is cut out.
-    tool_result_bytes = 64 * KIB;
-    /// Time one tool call may take.
-    tool_call_seconds = 120;
-    /// Time a command may take at most when the model asks for more.
-    tool_command_max_seconds = 1800;
-    /// Tool calls of one turn that run at once.
-    tool_parallel_calls = 16;
-    /// Largest file the workspace tools read or write.
-    tool_file_bytes = 8 * MIB;
-    /// Files the workspace tools look at in one call.
-    tool_walk_entries = 50_000;
-    /// Longest message of a tool server.
-    tool_server_message_bytes = 16 * MIB;
-    /// Time a tool server has to answer its first message.
-    tool_server_start_seconds = 30;
-    /// Longest pause before a failed tool server is started again.
-    tool_server_restart_max_seconds = 60;
-
-    // Agent command lines.
-    /// Longest line a driven command may print; the rest of it is dropped.
-    driver_line_bytes = 4 * MIB;
-    /// Time a process gets between being asked to end and being killed.
-    driver_stop_grace_seconds = 5;
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use crewkit_server::Services;
+use crewkit_server::services::Agents;
 
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::pack::args::PackArgs;
-use crate::{config_show, home, logging, mcp, output, pack, serve};
+use crate::{agent, config_show, home, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ enum Command {
     /// Deploy agent assets: the same commands as `agentpack`.
     #[command(disable_help_subcommand = true)]
     Pack(PackArgs),
+    /// Run contracts: start agents, follow them, fetch what they made.
+    #[command(subcommand)]
+    Agent(agent::AgentCommand),
     /// Look at the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -146,6 +150,9 @@ impl Cli {
 /// Runs `crewkit` with the process's arguments.
 pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|first| first == agent::EXEC_CONFINED) {
+        return agent::exec_confined(arguments.into_iter().skip(2));
+    }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.
@@ -190,8 +197,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mcp(_) => {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
-            mcp::serve(catalog, Arc::new(services(&config)?), selection, &config.limits())?;
+            let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
+            mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
+        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
@@ -199,6 +208,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 }
 
 /// The services of this process.
-pub fn services(config: &Config) -> Result<Services, Failure> {
-    Ok(Services { pack: Some(Arc::new(pack::service(config.limits())?)) })
+pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
+    Ok(Services {
+        pack: Some(Arc::new(pack::service(config.limits())?)),
+        agents: Arc::new(Agents::lazy(agent::options(config, public_base)?)),
+        fleet: None,
+    })
 }

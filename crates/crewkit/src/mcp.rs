@@ -34,7 +34,7 @@ pub fn selection(config: &Config, catalog: &Catalog) -> Result<Selection, Failur
 /// Serves one client until its input ends.
 pub fn serve(
     catalog: Arc<Catalog>,
-    services: Arc<Services>,
+    services: &Arc<Services>,
     selection: Selection,
     limits: &Limits,
 ) -> Result<(), Failure> {
@@ -45,9 +45,12 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
     runtime.block_on(async {
         let (reader, writer) = stdio::take().map_err(broken)?;
-        let server = McpServer::new(catalog, services, Arc::new(selection));
+        let server = McpServer::new(catalog, Arc::clone(services), Arc::new(selection));
         crewkit_server::mcp::stdio::serve(server, reader, writer, limits).await;
-        Ok(())
+        if let Some(engine) = services.agents.opened() {
+            engine.shutdown().await;
+        }
+        Ok::<_, Failure>(())
     })?;
     // A thread may still sit in a read of a terminal; waiting for it would keep the process.
     runtime.shutdown_background();

@@ -31,22 +31,55 @@ impl Remote {
     /// Runs one operation; a refusal of the operation's own is an answer, not a failure.
     pub async fn run(&self, operation: &str, arguments: JsonObject) -> Result<Answer, Failure> {
         let url = format!("{}/api/ops/{operation}", self.base);
-        let mut request = self.client.post(&url).json(&Value::Object(arguments));
+        self.answer(self.client.post(&url).json(&Value::Object(arguments))).await
+    }
+
+    /// Reads what is at a path of the server.
+    pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
+        self.answer(self.client.get(format!("{}{path}", self.base))).await
+    }
+
+    /// Posts to a path of the server, without a body.
+    pub async fn post(&self, path: &str) -> Result<Answer, Failure> {
+        self.answer(self.client.post(format!("{}{path}", self.base))).await
+    }
+
+    /// The bytes at a path of the server, compressed as they are kept.
+    pub async fn bytes(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let request = self.client.get(format!("{}{path}", self.base)).header("Accept-Encoding", "gzip");
+        let response = self.send(request).await?;
+        if response.status().is_success() {
+            let bytes = response.bytes().await.map_err(|error| self.unreachable(error))?;
+            return Ok(bytes.to_vec());
+        }
+        let body: Value = response.json().await.map_err(|error| self.unreachable(error))?;
+        let word = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
+        let code = Code::ALL.iter().find(|code| code.as_str() == word("code"));
+        Err(Failure::new(code.copied().unwrap_or(Code::NotFound), word("error")))
+    }
+
+    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<Answer, Failure> {
+        let response = self.send(request).await?;
+        let status = response.status().as_u16();
+        let body: Value = response.json().await.map_err(|error| self.unreachable(error))?;
+        Ok(Answer { body, status })
+    }
+
+    async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<reqwest::Response, Failure> {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token.expose());
         }
-        let unreachable = |error: reqwest::Error| {
-            Failure::new(Code::ServerUnreachable, format!("{}: {}", self.base, error.without_url()))
-        };
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status().as_u16();
-        let body: Value = response.json().await.map_err(unreachable)?;
-        if status == 401 {
+        let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        if response.status().as_u16() == 401 {
             return Err(Failure::new(
                 Code::Unauthorized,
                 format!("{} wants a token this home does not have", self.base),
             ));
         }
-        Ok(Answer { body, status })
+        Ok(response)
+    }
+
+    fn unreachable(&self, error: reqwest::Error) -> Failure {
+        Failure::new(Code::ServerUnreachable, format!("{}: {}", self.base, error.without_url()))
     }
 }

@@ -13,6 +13,7 @@ use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent;
 use crate::clients;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -54,6 +55,7 @@ fn serve<H: ServerHandler + Clone>(
     }
     let trust = if auth { Trust::Token(token::load_or_create(&config.home)?) } else { Trust::Everyone };
     let limits = Arc::new(config.limits());
+    agent::raise_open_files();
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
     runtime.block_on(async {
@@ -64,18 +66,19 @@ fn serve<H: ServerHandler + Clone>(
         let stop = CancellationToken::new();
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
-        let services = Arc::new(crate::cli::services(config)?);
+        let base = base_url(config, address);
+        let services = Arc::new(crate::cli::services(config, &base)?);
+        // Opened now: what the last server left running is told truthfully before anybody asks.
+        let engine = services.agents.engine().await?.clone();
         let server = handler(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };
         let router = router(app, guard(config, address, trust));
-        output::data(&clients::greeting(
-            &base_url(config, address),
-            auth.then(|| token::file(&config.home)).as_deref(),
-        ));
+        output::data(&clients::greeting(&base, auth.then(|| token::file(&config.home)).as_deref()));
         tokio::spawn(stop_on_signal(stop.clone()));
         crewkit_server::http::serve(listener, router, peer_policy(config, auth), limits, stop).await;
+        engine.shutdown().await;
         Ok(())
     })
 }

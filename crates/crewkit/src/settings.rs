@@ -69,11 +69,66 @@ pub const SETTINGS: &[Setting] = &[
     setting("mcp.tools", Kind::List, "", "Single tools to show, beside the toolsets."),
     setting("mcp.exclude_tools", Kind::List, "", "Tools never to show."),
     setting("mcp.read_only", Kind::Flag, "false", "Show only tools that change nothing."),
+    Setting {
+        key: "llm.endpoint",
+        kind: Kind::Text,
+        default: "",
+        alias: Some("LLM_ENDPOINT"),
+        doc: "Complete URL of the model, path included; without one, agents are rehearsed.",
+    },
+    Setting {
+        key: "llm.model",
+        kind: Kind::Text,
+        default: "",
+        alias: Some("LLM_MODEL"),
+        doc: "Name of the model at its server.",
+    },
+    Setting {
+        key: "llm.api_key",
+        kind: Kind::Secret,
+        default: "",
+        alias: Some("LLM_API_KEY"),
+        doc: "Key for the model.",
+    },
+    setting("llm.dialect", Kind::Text, "openai", "Wire format of the endpoint: openai or anthropic."),
+    setting(
+        "llm.stream",
+        Kind::Flag,
+        "true",
+        "Ask the model to stream; a server that refuses is asked without.",
+    ),
+    setting("llm.window", Kind::Number, "0", "Tokens that fit into one request; 0 when not known."),
+    setting(
+        "llm.max_output_tokens",
+        Kind::Number,
+        "0",
+        "Longest reply asked for; 0 leaves it to the server.",
+    ),
+    setting("llm.proxy", Kind::Text, "", "HTTP proxy on the way to the model."),
+    setting(
+        "agents.mcp_config",
+        Kind::Text,
+        "",
+        "File with the agents' tool servers; default mcp_config.json in the working directory or the home.",
+    ),
+    setting(
+        "agents.commands",
+        Kind::Text,
+        "confined",
+        "Whether agents may run commands: confined (off where the kernel cannot), off, or unconfined.",
+    ),
+    setting("agents.commands_network", Kind::Flag, "true", "Whether confined commands may use TCP."),
+    setting(
+        "agents.commands_read",
+        Kind::List,
+        "",
+        "Directories confined commands may read, beside the system's own.",
+    ),
     setting("log.format", Kind::Text, "text", "Form of the log on standard error: text or json."),
 ];
 
 /// Tables in `crewkit.toml` whose keys are names the user chooses.
-pub const OPEN_TABLES: &[&str] = &[];
+pub const OPEN_TABLES: &[&str] = &["llm.endpoints", "agents.drivers"];
 
 /// Every key, limits included, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = (String, Kind, String, &'static str, Option<&'static str>)> {

@@ -101,7 +101,7 @@ fn cold_start(crewkit: &Path, home: &Path) -> Result<f64> {
 }
 
 /// The memory a process has in use, in bytes.
-fn memory(process: &Running) -> Result<f64> {
+pub(super) fn memory(process: &Running) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in status")?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
@@ -159,13 +159,13 @@ impl Call {
 }
 
 /// The bare HTTP program.
-struct BareServer {
-    url: String,
+pub(super) struct BareServer {
+    pub(super) url: String,
     _process: Running,
 }
 
 impl BareServer {
-    fn start(release: &Path, result: &str) -> Result<Self> {
+    pub(super) fn start(release: &Path, result: &str) -> Result<Self> {
         let program: PathBuf = release.join("examples/bare_http");
         let (process, url) = process::start_server(Command::new(program).arg(result))?;
         Ok(Self { url, _process: process })

@@ -1,4 +1,6 @@
 //! Benchmarks: crewkit beside a bare program in the same run, so that the machine's speed drops out.
 
+pub(crate) mod agents;
 mod client;
 pub(crate) mod mcp;
+pub(crate) mod pack;

@@ -203,7 +203,7 @@ impl Engine {
         let body = serde_json::to_string(&kept)
             .map_err(|bad| Error::Argument { name: "content", what: bad.to_string() })?;
         let keep = self.shared.options.limits.chat_messages;
-        self.shared.store.chat(conversation.into(), body, keep).await?;
+        self.shared.store.chat(conversation.into(), at, body, keep).await?;
         frames_of(&kept, at).into_iter().for_each(send);
         messages.push(message_of(kept));
         Ok(())

@@ -160,12 +160,30 @@ pub(crate) enum Begin {
 pub(crate) enum Command {
     Create(NewRun, Reply),
     SetContract(RunId, Arc<str>, Reply),
-    Append { id: RunId, attempt: u32, bodies: Vec<EventBody>, reply: Option<Reply> },
+    Append {
+        id: RunId,
+        attempt: u32,
+        bodies: Vec<EventBody>,
+        reply: Option<Reply>,
+    },
     Change(Change, Reply),
     Delete(RunId, Reply),
-    Upload { upload: Arc<str>, n: u32, data: Bytes, reply: oneshot::Sender<Result<(), StoreError>> },
-    Chat { conversation: Arc<str>, body: String, keep: u64, reply: oneshot::Sender<Result<(), StoreError>> },
-    ForgetChats { keep: u64 },
+    Upload {
+        upload: Arc<str>,
+        n: u32,
+        data: Bytes,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+    Chat {
+        conversation: Arc<str>,
+        at: Timestamp,
+        body: String,
+        keep: u64,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+    ForgetChats {
+        keep: u64,
+    },
 }
 
 /// Sends changes to the writer and reads what is on disk.
@@ -287,10 +305,11 @@ impl Store {
     pub(crate) async fn chat(
         &self,
         conversation: Arc<str>,
+        at: Timestamp,
         body: String,
         keep: u64,
     ) -> Result<(), StoreError> {
-        self.ask(|reply| Command::Chat { conversation, body, keep, reply }).await
+        self.ask(|reply| Command::Chat { conversation, at, body, keep, reply }).await
     }
 
     /// Drops the conversations that were silent longest, beyond `keep`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use bytes::Bytes;
+use crewkit_core::Timestamp;
 use rusqlite::{Connection, params};
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use tokio::sync::oneshot;
@@ -159,8 +160,8 @@ impl Writer {
                 }
                 Command::Change(change, reply) => Pending::Run(Some(reply), batch.change(change)),
                 Command::Delete(id, reply) => Pending::Run(Some(reply), batch.delete(&id)),
-                Command::Chat { conversation, body, keep, reply } => {
-                    plain.push(Plain::Chat { conversation, body, keep });
+                Command::Chat { conversation, at, body, keep, reply } => {
+                    plain.push(Plain::Chat { conversation, at, body, keep });
                     Pending::Plain(reply)
                 }
                 Command::ForgetChats { keep } => {
@@ -177,9 +178,8 @@ impl Writer {
         });
         connection.execute_batch("BEGIN IMMEDIATE")?;
         batch.write(connection)?;
-        let now = (self.clock)();
         for change in plain {
-            change.write(connection, now.millis())?;
+            change.write(connection)?;
         }
         if let Some((upload, n, data)) = chunk {
             connection
@@ -202,20 +202,20 @@ impl Writer {
 
 /// Changes that concern no run.
 enum Plain {
-    Chat { conversation: Arc<str>, body: String, keep: u64 },
+    Chat { conversation: Arc<str>, at: Timestamp, body: String, keep: u64 },
     ForgetChats { keep: u64 },
 }
 
 impl Plain {
-    fn write(&self, connection: &Connection, now: u64) -> rusqlite::Result<()> {
+    fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         match self {
-            Self::Chat { conversation, body, keep } => {
+            Self::Chat { conversation, at, body, keep } => {
                 connection
                     .prepare_cached(
                         "INSERT INTO chats (conversation, seq, at, body) VALUES (?1,
                          (SELECT COALESCE(MAX(seq), 0) + 1 FROM chats WHERE conversation = ?1), ?2, ?3)",
                     )?
-                    .execute(params![&**conversation, sql(now), body])?;
+                    .execute(params![&**conversation, sql(at.millis()), body])?;
                 connection
                     .prepare_cached(
                         "DELETE FROM chats WHERE conversation = ?1 AND seq <=

@@ -1,5 +1,6 @@
 //! The HTTP door: guards, routes and the connections themselves.
 
+pub mod agents;
 pub mod connections;
 pub mod guard;
 pub mod openapi;

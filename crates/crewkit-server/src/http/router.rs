@@ -14,6 +14,7 @@ use http::header::CONTENT_TYPE;
 use rmcp::ServerHandler;
 use serde_json::json;
 
+use super::agents;
 use super::guard::{Guard, stand_guard};
 use super::openapi;
 use super::problem::HttpProblem;
@@ -40,6 +41,7 @@ pub struct App<H> {
 /// Every route of the server.
 pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Router {
     let limits = Arc::clone(&app.limits);
+    let agents = agents::routes(&app.services.agents, &app.catalog, &app.selection, &limits);
     Router::new()
         .route("/", get(signpost))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -62,6 +64,7 @@ pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Rou
             HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, Code::MethodNotAllowed, message)
         })
         .with_state(Arc::new(app))
+        .merge(agents)
         .layer(middleware::from_fn_with_state(limits, keep_time))
         .layer(middleware::from_fn_with_state(Arc::new(guard), stand_guard))
         .layer(middleware::from_fn(count))
@@ -92,8 +95,13 @@ async fn signpost() -> String {
     )
 }
 
-async fn health() -> Response {
-    let body = json!({"status": "ok", "name": "crewkit", "version": env!("CARGO_PKG_VERSION")});
+async fn health<H>(State(app): State<Arc<App<H>>>) -> Response {
+    let mut body = json!({"status": "ok", "name": "crewkit", "version": env!("CARGO_PKG_VERSION")});
+    if let Some(engine) = app.services.agents.opened() {
+        let (model, endpoint) = engine.default_model();
+        body["model"] = model.into();
+        body["endpoint"] = endpoint.into();
+    }
     ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 

@@ -61,9 +61,7 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        let mut operations = super::pack::operations();
-        operations.extend(super::fleet::operations());
-        Self::new(operations)
+        Self::new([super::pack::operations(), super::agents::operations(), super::fleet::operations()].concat())
     }
 
     /// The operation called `name`.

@@ -2,6 +2,7 @@
 //!
 //! MCP tools, REST routes, the `OpenAPI` document and `docs/operations.md` are projections of this table.
 
+pub mod agents;
 pub mod arguments;
 pub mod catalog;
 pub mod fleet;

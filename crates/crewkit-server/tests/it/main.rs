@@ -1,6 +1,7 @@
 //! The doors, driven from outside with a table of operations made for the purpose.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+mod agents;
 mod arguments;
 mod attacks;
 mod conformance_messages;

@@ -69,9 +69,9 @@ fn serve_mcp(json: bool) -> Exit {
             return Err(Failure::new(Code::ConfigInvalid, message));
         }
         let pack = environment::service(Limits::default())?;
-        let services = Services { pack: Some(Arc::new(pack)) };
+        let services = Services { pack: Some(Arc::new(pack)), ..Services::default() };
         let selection = Selection::of(Toolset::Pack);
-        mcp::serve(mcp::catalog()?, Arc::new(services), selection, &Limits::default())
+        mcp::serve(mcp::catalog()?, &Arc::new(services), selection, &Limits::default())
     })();
     match served {
         Ok(()) => Exit::Ok,

@@ -11,7 +11,7 @@ use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
 use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
-use crewkit_server::ops::Selection;
+use crewkit_server::ops::{Catalog, Selection};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -81,6 +81,15 @@ impl Reply {
 
 impl Server {
     pub(crate) async fn start(options: Options) -> Self {
+        Self::serve(options, operations::catalog(), Services::default()).await
+    }
+
+    /// A server of the product's own operations.
+    pub(crate) async fn start_with(options: Options, catalog: Catalog, services: Services) -> Self {
+        Self::serve(options, Arc::new(catalog), services).await
+    }
+
+    async fn serve(options: Options, catalog: Arc<Catalog>, services: Services) -> Self {
         let (records, own) = match options.records {
             Some(directory) => (directory, None),
             None => {
@@ -92,7 +101,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let limits = Arc::new(options.limits);
-        let (catalog, services) = (operations::catalog(), Arc::new(Services::default()));
+        let services = Arc::new(services);
         let selection = Arc::new(options.selection);
         let handler = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(records, &limits);

@@ -1,0 +1,42 @@
+//! `crewkit agent`: contracts from the command line.
+
+mod backend;
+mod commands;
+mod options;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crewkit_agent::Error;
+
+pub use commands::{AgentCommand, run};
+pub use options::options;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// The hidden sub-command that locks itself in and becomes a command of an agent.
+pub const EXEC_CONFINED: &str = "exec-confined";
+
+/// Becomes the command the arguments name, confined; returns only when that failed.
+pub fn exec_confined(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let error = crewkit_agent::confine::exec(arguments);
+    output::talk(&error.to_string());
+    ExitCode::from(126)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// Lets the server have as many files open as the system allows: every request to a model is one.
+pub fn raise_open_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+}

@@ -1,0 +1,200 @@
+//! From settings to the engine's options.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crewkit_agent::Options;
+use crewkit_agent::driver::ProcessDriver;
+use crewkit_agent::model::{Dialect, Endpoint, Streaming};
+use crewkit_agent::tools::CommandPolicy;
+use crewkit_agent::tools::mcp::{self, ServerConfig};
+use crewkit_core::{Code, Secret};
+use toml::{Table, Value};
+
+use super::EXEC_CONFINED;
+use crate::config::Config;
+use crate::failure::Failure;
+
+/// Variables that are crewkit's own business and no child's.
+const WITHHELD: [&str; 1] = ["LLM_API_KEY"];
+/// What commands of agents are given of the environment.
+const FOR_COMMANDS: [&str; 6] = ["PATH", "LANG", "LC_ALL", "TERM", "USER", "TZ"];
+
+/// The options the settings ask for.
+pub fn options(config: &Config, public_base: &str) -> Result<Options, Failure> {
+    let mut options = Options::new(config.home.join("state").join("agents"));
+    options.limits = Arc::new(config.limits());
+    options.models = models(config)?;
+    options.drivers = drivers(config)?;
+    options.tool_servers = tool_servers(config)?;
+    options.commands = commands(config)?;
+    options.child_environment = std::env::vars_os().filter(|(name, _)| !is_withheld(name)).collect();
+    public_base.clone_into(&mut options.public_base);
+    Ok(options)
+}
+
+fn is_withheld(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("CREWKIT_") || WITHHELD.contains(&name.as_ref())
+}
+
+fn wrong(key: &str, what: &str) -> Failure {
+    Failure::new(Code::SettingInvalid, format!("`{key}` {what}"))
+}
+
+/// The endpoint of `[llm]` comes first, then those of `[llm.endpoints.NAME]`.
+fn models(config: &Config) -> Result<Vec<Endpoint>, Failure> {
+    let mut models = Vec::new();
+    if let Some(url) = config.text("llm.endpoint") {
+        let model = config
+            .text("llm.model")
+            .ok_or_else(|| wrong("llm.model", "must be set beside `llm.endpoint`"))?;
+        let number = |key: &str| {
+            let value = config.values.get(key).and_then(|effective| effective.value.as_integer());
+            value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0)
+        };
+        models.push(Endpoint {
+            api_key: config.secret("llm.api_key"),
+            dialect: dialect("llm.dialect", config.text("llm.dialect").unwrap_or("openai"))?,
+            streaming: if config.flag("llm.stream") { Streaming::Auto } else { Streaming::Off },
+            window: number("llm.window"),
+            max_output_tokens: number("llm.max_output_tokens"),
+            proxy: config.text("llm.proxy").map(str::to_owned),
+            ..Endpoint::new("default", url, model)
+        });
+    }
+    for (name, value) in config.table("llm.endpoints").into_iter().flatten() {
+        let key = format!("llm.endpoints.{name}");
+        let table = value.as_table().ok_or_else(|| wrong(&key, "must be a table"))?;
+        refuse_unknown(
+            &key,
+            table,
+            &[
+                "endpoint",
+                "model",
+                "api_key",
+                "dialect",
+                "stream",
+                "window",
+                "max_output_tokens",
+                "concurrency",
+                "proxy",
+            ],
+        )?;
+        let text = |name: &str| table.get(name).and_then(Value::as_str);
+        let needed = |name: &str| text(name).ok_or_else(|| wrong(&format!("{key}.{name}"), "must be a text"));
+        let number = |name: &str| {
+            table.get(name).and_then(Value::as_integer).and_then(|number| u64::try_from(number).ok())
+        };
+        let streams = table.get("stream").and_then(Value::as_bool).unwrap_or(true);
+        models.push(Endpoint {
+            api_key: text("api_key").map(Secret::new),
+            dialect: dialect(&format!("{key}.dialect"), text("dialect").unwrap_or("openai"))?,
+            streaming: if streams { Streaming::Auto } else { Streaming::Off },
+            window: number("window"),
+            max_output_tokens: number("max_output_tokens"),
+            concurrency: number("concurrency"),
+            proxy: text("proxy").map(str::to_owned),
+            ..Endpoint::new(name, needed("endpoint")?, needed("model")?)
+        });
+    }
+    Ok(models)
+}
+
+fn dialect(key: &str, word: &str) -> Result<Dialect, Failure> {
+    match word {
+        "openai" => Ok(Dialect::OpenAi),
+        "anthropic" => Ok(Dialect::Anthropic),
+        _ => Err(wrong(key, "must be openai or anthropic")),
+    }
+}
+
+fn refuse_unknown(key: &str, table: &Table, known: &[&str]) -> Result<(), Failure> {
+    match table.keys().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            Err(wrong(&format!("{key}.{name}"), &format!("is unknown; known are {}", known.join(", "))))
+        }
+    }
+}
+
+/// `[agents.drivers.NAME]`: a command line; one named like a preset replaces it.
+fn drivers(config: &Config) -> Result<Vec<ProcessDriver>, Failure> {
+    let mut drivers = ProcessDriver::presets();
+    for (name, value) in config.table("agents.drivers").into_iter().flatten() {
+        let key = format!("agents.drivers.{name}");
+        let table = value.as_table().ok_or_else(|| wrong(&key, "must be a table"))?;
+        refuse_unknown(&key, table, &["command", "stdin", "format", "env"])?;
+        let command: Option<Vec<String>> = table
+            .get("command")
+            .and_then(Value::as_array)
+            .map(|parts| parts.iter().filter_map(Value::as_str).map(str::to_owned).collect());
+        let command = command
+            .filter(|command| !command.is_empty())
+            .ok_or_else(|| wrong(&format!("{key}.command"), "must be a list of texts"))?;
+        let environment = table.get("env").and_then(Value::as_table).into_iter().flatten();
+        let environment = environment
+            .filter_map(|(name, value)| Some((OsString::from(name), OsString::from(value.as_str()?))))
+            .collect();
+        let word = |name: &str, default: &str| {
+            let text = table.get(name).and_then(Value::as_str).unwrap_or(default).to_owned();
+            Value::String(text)
+        };
+        let driver = ProcessDriver {
+            name: name.clone(),
+            command,
+            stdin: word("stdin", "nothing")
+                .try_into()
+                .map_err(|_| wrong(&format!("{key}.stdin"), "must be nothing or contract"))?,
+            format: word("format", "text")
+                .try_into()
+                .map_err(|_| wrong(&format!("{key}.format"), "must be text, claude or codex"))?,
+            environment,
+        };
+        drivers.retain(|known| known.name != driver.name);
+        drivers.push(driver);
+    }
+    Ok(drivers)
+}
+
+fn tool_servers(config: &Config) -> Result<Vec<ServerConfig>, Failure> {
+    let name = "mcp_config.json";
+    let found: Option<PathBuf> = match config.text("agents.mcp_config") {
+        Some(path) => Some(PathBuf::from(path)),
+        None => [PathBuf::from(name), config.home.join(name)].into_iter().find(|path| path.is_file()),
+    };
+    let Some(path) = found else { return Ok(Vec::new()) };
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Failure::new(Code::SettingInvalid, format!("{}: {error}", path.display())))?;
+    mcp::parse(&text)
+        .map_err(|error| Failure::new(Code::SettingInvalid, format!("{}: {error}", path.display())))
+}
+
+fn commands(config: &Config) -> Result<CommandPolicy, Failure> {
+    let environment =
+        std::env::vars_os().filter(|(name, _)| FOR_COMMANDS.iter().any(|known| name == known)).collect();
+    match config.text("agents.commands").unwrap_or("confined") {
+        "off" => Ok(CommandPolicy::Off),
+        "unconfined" => Ok(CommandPolicy::Unconfined { environment }),
+        "confined" => {
+            let helper = std::env::current_exe();
+            let (true, Ok(helper)) = (crewkit_agent::confine::available(), helper) else {
+                tracing::info!("this system cannot confine commands; agents cannot run any");
+                return Ok(CommandPolicy::Off);
+            };
+            Ok(CommandPolicy::Confined {
+                helper: vec![helper.into_os_string(), EXEC_CONFINED.into()],
+                readable: config
+                    .list("agents.commands_read")
+                    .iter()
+                    .map(Path::new)
+                    .map(Path::to_owned)
+                    .collect(),
+                network: config.flag("agents.commands_network"),
+                environment,
+            })
+        }
+        _ => Err(wrong("agents.commands", "must be confined, off or unconfined")),
+    }
+}
