@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::pack::args::PackArgs;
-use crate::{agent, config_show, home, logging, mcp, output, pack, serve};
+use crate::{agent, config_show, home, local, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -153,6 +153,9 @@ pub fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|first| first == agent::EXEC_CONFINED) {
         return agent::exec_confined(arguments.into_iter().skip(2));
     }
+    if arguments.get(1).is_some_and(|first| first == local::SHIM) {
+        return local::shim(arguments.get(2));
+    }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.
@@ -209,9 +212,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 
 /// The services of this process.
 pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
-    Ok(Services {
-        pack: Some(Arc::new(pack::service(config.limits())?)),
-        agents: Arc::new(Agents::lazy(agent::options(config, public_base)?)),
-        fleet: None,
-    })
+    let pack = Arc::new(pack::service(config.limits())?);
+    let agents = Arc::new(Agents::lazy(agent::options(config, public_base)?));
+    let fleet = local::fleet(config, &pack, &agents)?;
+    Ok(Services { pack: Some(pack), agents, fleet: Some(fleet) })
 }

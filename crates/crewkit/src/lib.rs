@@ -10,6 +10,7 @@ pub mod config_show;
 pub mod exit;
 pub mod failure;
 pub mod home;
+pub mod local;
 pub mod logging;
 pub mod mcp;
 pub mod output;

@@ -375,7 +375,15 @@ impl Kit for OneFile {
             let changed = std::fs::read_to_string(&file).unwrap_or_default() != content;
             std::fs::write(file, &content).unwrap();
             let snapshot_id = changed.then(|| format!("snapshot of {}", place.profile));
-            Ok(Equipped { snapshot_id, changed: usize::from(changed), left_alone: Vec::new() })
+            Ok(Equipped { snapshot_id, changed: usize::from(changed), ..Equipped::default() })
+        }
+        .boxed()
+    }
+
+    fn rollback(&self, place: KitPlace, _: String) -> BoxFuture<'_, Result<Equipped, KitError>> {
+        async move {
+            std::fs::remove_file(place.workspace.join("AGENTS.md")).unwrap();
+            Ok(Equipped { snapshot_id: Some("taken back".to_owned()), changed: 1, ..Equipped::default() })
         }
         .boxed()
     }
@@ -442,7 +450,7 @@ async fn a_failing_workspace_is_reported_and_the_others_are_done() {
     *kit.content.lock().unwrap() = "two".to_owned();
     *kit.fails_in.lock().unwrap() = Some("/b-".to_owned());
     let local = world.fleet.backend();
-    let all = |canary| EquipOrder { choice: Choice::All, profile: None, canary };
+    let all = |canary| EquipOrder { choice: Choice::All, profile: None, canary, rollback: false };
     let rows = |report: crewkit_fleet::backend::local::equip::EquipReport| {
         report.agents.into_iter().map(|row| (row.agent_name, row.outcome)).collect::<Vec<_>>()
     };
@@ -456,6 +464,9 @@ async fn a_failing_workspace_is_reported_and_the_others_are_done() {
     assert_eq!(report.message, "1 equipped, 1 unchanged, 1 failed, 0 left out");
     assert_eq!(rows(report), expected([("a", "unchanged"), ("b", "failed"), ("c", "equipped")]));
     assert_eq!(std::fs::read_to_string(world.workspace("b").join("AGENTS.md")).unwrap(), "one");
+    let back = EquipOrder { choice: Choice::Agent("C".to_owned()), rollback: true, ..all(None) };
+    assert_eq!(local.equip(back).await.unwrap().equipped, 1);
+    assert!(!world.workspace("c").join("AGENTS.md").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,7 +61,9 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        Self::new([super::pack::operations(), super::agents::operations(), super::fleet::operations()].concat())
+        Self::new(
+            [super::pack::operations(), super::agents::operations(), super::fleet::operations()].concat(),
+        )
     }
 
     /// The operation called `name`.

@@ -79,6 +79,32 @@ const WAIT: &str = r#"{
   "required": ["agent_name"]
 }"#;
 
+const EQUIP: &str = r#"{
+  "type": "object",
+  "properties": {
+    "agent_name": { "type": "string" },
+    "project": { "type": "string" },
+    "all": { "type": "boolean" },
+    "profile": { "type": "string" },
+    "canary": { "type": "integer", "description": "Do this many first, the others only when none failed." },
+    "rollback": { "type": "boolean", "description": "Take the newest deployment back." },
+    "yes": { "const": true }
+  },
+  "required": ["yes"]
+}"#;
+
+const DRIFT: &str =
+    r#"{"type":"object","properties":{"agent_name":{"type":"string"},"project":{"type":"string"}}}"#;
+
+const ADD_PROJECT: &str = r#"{
+  "type": "object",
+  "properties": { "path": { "type": "string", "description": "Absolute." }, "name": { "type": "string" } },
+  "required": ["path"]
+}"#;
+
+const REPORT: &str = r#"{"type":"object","properties":{"agents":{"type":"array"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
+const PROJECT: &str = r#"{"type":"object","properties":{"project":{"type":"object"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
+
 const AGENT: &str = r#"{"type":"object","properties":{"agent":{"type":"object"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
 const AGENTS: &str = r#"{"type":"object","properties":{"agents":{"type":"array"},"total_count":{"type":"integer"},"error":{"type":"string"}}}"#;
 const TASKS: &str = r#"{"type":"object","properties":{"tasks":{"type":"array"},"total_count":{"type":"integer"},"total_pages":{"type":"integer"},"error":{"type":"string"}}}"#;
@@ -193,6 +219,33 @@ pub fn operations() -> Vec<Operation> {
             (WAIT, STATUS),
             read,
             |call| answer(call, "wait_for_agent"),
+        ),
+        Operation {
+            approval: Approval::Yes,
+            ..row(
+                "equip_agents",
+                "Equip agents",
+                "Deploy a pack profile into workspaces, each all or nothing. Requires yes=true.",
+                (EQUIP, REPORT),
+                Hints::DESTROY,
+                |call| answer(call, "equip_agents"),
+            )
+        },
+        row(
+            "fleet_drift",
+            "Kit drift",
+            "Show where workspaces differ from their kit.",
+            (DRIFT, AGENTS),
+            Hints::READ,
+            |call| answer(call, "fleet_drift"),
+        ),
+        row(
+            "add_agent_project",
+            "Register a project",
+            "Register a directory of this machine as a project.",
+            (ADD_PROJECT, PROJECT),
+            Hints::CHANGE,
+            |call| answer(call, "add_agent_project"),
         ),
     ]
 }

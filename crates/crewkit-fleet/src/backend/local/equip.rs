@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use serde::Serialize;
 
 use super::Local;
@@ -31,6 +31,8 @@ pub struct EquipOrder {
     pub profile: Option<String>,
     /// Equip this many first, and the others only when none of these failed.
     pub canary: Option<usize>,
+    /// Take back the newest deployment instead of making one.
+    pub rollback: bool,
 }
 
 /// What came of one workspace.
@@ -46,7 +48,9 @@ pub struct EquipRow {
     pub snapshot_id: Option<String>,
     /// Files written or removed.
     pub changed: usize,
-    /// Files somebody had changed; they are as they were.
+    /// Files of the kit that somebody had changed; what they were can be had back with a rollback.
+    pub drifted: Vec<String>,
+    /// Places where the project has a file of its own; they are as they were.
     pub left_alone: Vec<String>,
     /// Why it failed or was left out.
     pub error: Option<String>,
@@ -106,7 +110,7 @@ impl Local {
         let agents = self.chosen(&order.choice)?;
         let first = order.canary.unwrap_or(agents.len()).min(agents.len());
         let (canaries, others) = agents.split_at(first);
-        let mut rows = self.equip_all(&kit, canaries, order.profile.as_deref()).await;
+        let mut rows = self.equip_all(&kit, canaries, &order).await;
         if rows.iter().any(|row| row.outcome == "failed") && order.canary.is_some() {
             rows.extend(others.iter().map(|agent| EquipRow {
                 outcome: "left_out",
@@ -114,7 +118,7 @@ impl Local {
                 ..row(agent, None)
             }));
         } else {
-            rows.extend(self.equip_all(&kit, others, order.profile.as_deref()).await);
+            rows.extend(self.equip_all(&kit, others, &order).await);
         }
         rows.sort_by(|a, b| a.agent_name.cmp(&b.agent_name));
         let count = |outcome: &str| rows.iter().filter(|row| row.outcome == outcome).count();
@@ -129,35 +133,40 @@ impl Local {
         &self,
         kit: &Arc<dyn Kit>,
         agents: &[Arc<AgentRow>],
-        profile: Option<&str>,
+        order: &EquipOrder,
     ) -> Vec<EquipRow> {
         let at_once = usize::try_from(self.shared.options.limits.fleet_equip_parallel).unwrap_or(1).max(1);
-        let wishes = agents.iter().map(|agent| self.equip_one(kit, agent, profile));
+        let wishes: Vec<_> = agents.iter().map(|agent| self.equip_one(kit, agent, order).boxed()).collect();
         futures_util::stream::iter(wishes).buffer_unordered(at_once).collect().await
     }
 
-    async fn equip_one(&self, kit: &Arc<dyn Kit>, agent: &AgentRow, profile: Option<&str>) -> EquipRow {
+    async fn equip_one(&self, kit: &Arc<dyn Kit>, agent: &AgentRow, order: &EquipOrder) -> EquipRow {
         let lock = self.lock(&agent.id);
         let _held = lock.lock().await;
+        let left_out = |agent: &AgentRow, error: &str| EquipRow {
+            outcome: "left_out",
+            error: Some(error.to_owned()),
+            ..row(agent, None)
+        };
         let Some(agent) = self.shared.store.agent(&agent.id).filter(|agent| agent.phase == Phase::Ready)
         else {
-            let error = Some("its workspace is not there".to_owned());
-            return EquipRow { outcome: "left_out", error, ..row(agent, None) };
+            return left_out(agent, "its workspace is not there");
         };
-        let project = self.project(&agent.project).ok().and_then(|project| project.profile);
-        let own = || agent.kit.as_ref().map(|kit| kit.profile.clone());
-        let profile =
-            profile.map(str::to_owned).or_else(own).or_else(|| self.role_of(&agent).profile).or(project);
-        let Some(profile) = profile.or_else(|| kit.default_profile()) else {
-            let error = Some("neither its role nor its project names a profile".to_owned());
-            return EquipRow { outcome: "left_out", error, ..row(&agent, None) };
+        let Some(profile) = self.profile_for(kit, &agent, order) else {
+            return left_out(&agent, "neither its role nor its project names a profile");
         };
-        let equipped = kit.equip(self.kit_place(&agent, &profile)).await;
+        let place = self.kit_place(&agent, &profile);
+        let equipped = match (order.rollback, agent.kit.as_ref().and_then(|kit| kit.snapshot_id.clone())) {
+            (false, _) => kit.equip(place).await,
+            (true, Some(snapshot)) => kit.rollback(place, snapshot).await,
+            (true, None) => return left_out(&agent, "there is no deployment to take back"),
+        };
         match self.note_kit(&agent, &profile, equipped).await {
             Ok(equipped) => EquipRow {
                 outcome: if equipped.changed == 0 { "unchanged" } else { "equipped" },
                 snapshot_id: equipped.snapshot_id,
                 changed: equipped.changed,
+                drifted: equipped.drifted,
                 left_alone: equipped.left_alone,
                 ..row(&agent, Some(profile))
             },
@@ -165,6 +174,18 @@ impl Local {
                 EquipRow { outcome: "failed", error: Some(error.to_string()), ..row(&agent, Some(profile)) }
             }
         }
+    }
+
+    /// The profile that is asked for, else the one the agent has, else that of its role, its project, or the pack.
+    fn profile_for(&self, kit: &Arc<dyn Kit>, agent: &AgentRow, order: &EquipOrder) -> Option<String> {
+        let project = || self.project(&agent.project).ok().and_then(|project| project.profile);
+        let own = || agent.kit.as_ref().map(|kit| kit.profile.clone());
+        let asked = order.profile.clone().filter(|_| !order.rollback);
+        asked
+            .or_else(own)
+            .or_else(|| self.role_of(agent).profile)
+            .or_else(project)
+            .or_else(|| kit.default_profile())
     }
 
     async fn note_kit(
@@ -193,7 +214,7 @@ impl Local {
         let kit = self.kit()?;
         let agents = self.chosen(choice)?;
         let at_once = usize::try_from(self.shared.options.limits.fleet_equip_parallel).unwrap_or(1).max(1);
-        let looks = agents.iter().map(|agent| self.drift_one(&kit, agent));
+        let looks: Vec<_> = agents.iter().map(|agent| self.drift_one(&kit, agent).boxed()).collect();
         let mut rows: Vec<DriftRow> =
             futures_util::stream::iter(looks).buffer_unordered(at_once).collect().await;
         rows.sort_by(|a, b| a.agent_name.cmp(&b.agent_name));
@@ -263,6 +284,7 @@ fn row(agent: &AgentRow, profile: Option<String>) -> EquipRow {
         profile,
         snapshot_id: None,
         changed: 0,
+        drifted: Vec::new(),
         left_alone: Vec::new(),
         error: None,
     }

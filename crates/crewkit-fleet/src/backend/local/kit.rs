@@ -36,7 +36,9 @@ pub struct Equipped {
     pub snapshot_id: Option<String>,
     /// Files written or removed.
     pub changed: usize,
-    /// Files of the kit that somebody had changed; they were left as they are.
+    /// Files of the kit that somebody had changed; what they were is in the snapshot.
+    pub drifted: Vec<String>,
+    /// Places where the project has a file of its own; they were left as they are.
     pub left_alone: Vec<String>,
 }
 
@@ -76,6 +78,9 @@ pub trait Kit: Send + Sync + 'static {
 
     /// Makes the workspace as the profile says, all of it or nothing.
     fn equip(&self, place: KitPlace) -> BoxFuture<'_, Result<Equipped, KitError>>;
+
+    /// Takes back the deployment that made `snapshot`.
+    fn rollback(&self, place: KitPlace, snapshot: String) -> BoxFuture<'_, Result<Equipped, KitError>>;
 
     /// Compares the workspace with what was deployed.
     fn drift(&self, place: KitPlace) -> BoxFuture<'_, Result<Drift, KitError>>;

@@ -23,6 +23,7 @@ mod recover;
 pub mod role;
 mod status;
 pub mod store;
+mod tools;
 pub mod trash;
 mod work;
 pub mod worktree;
@@ -38,6 +39,7 @@ use tokio_util::task::TaskTracker;
 
 pub use backend::Handle;
 pub use options::{LOOP, LocalOptions, ProjectConfig, REHEARSAL};
+pub use tools::LocalFleet;
 
 use held::Launcher;
 use metadata::MetadataCache;
@@ -222,6 +224,17 @@ impl Local {
         projects.retain(|project| project.id != found.id);
         projects.push(found.clone());
         Ok(found)
+    }
+
+    /// Registers the repository that `dir` is in; does nothing when it is in none.
+    pub async fn add_repository_of(&self, dir: &std::path::Path) -> Result<Option<LocalProject>, FleetError> {
+        match project::look(&self.shared.options.git, dir, None).await {
+            Ok(found) if matches!(found.kind, project::Kind::Repository { .. }) => {
+                self.add_project(&found.path, None).await.map(Some)
+            }
+            Ok(_) => Ok(None),
+            Err(error) => Err(FleetError::unavailable(error.to_string())),
+        }
     }
 
     /// Forgets a project that has no agents; its files stay as they are.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::Local;
@@ -15,7 +16,8 @@ impl Local {
     /// Goes through everything that was not over. Returns when the state of every process is known.
     pub(super) async fn recover(&self) {
         let agents = self.shared.store.agents();
-        join_all(agents.iter().map(|agent| self.recover_agent(agent))).await;
+        let recoveries: Vec<_> = agents.iter().map(|agent| self.recover_agent(agent).boxed()).collect();
+        join_all(recoveries).await;
         let mut waiting: Vec<Arc<TaskRow>> = agents
             .iter()
             .filter(|agent| agent.phase == Phase::Ready)
