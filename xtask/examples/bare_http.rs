@@ -13,8 +13,15 @@ use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::Value;
 
-#[tokio::main]
-async fn main() {
+fn main() {
+    // As many as crewkit takes.
+    let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap();
+    runtime.block_on(serve());
+}
+
+async fn serve() {
     let result: Arc<str> = std::env::args().nth(1).unwrap_or_else(|| "{}".to_owned()).into();
     let router = Router::new().route("/mcp", post(answer)).with_state(result);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

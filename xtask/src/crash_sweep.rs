@@ -19,7 +19,7 @@ use subject::{Ending, Injection, Subject};
 
 /// How much is swept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
+enum Extent {
     /// One scenario, for every change: about a minute.
     Fast,
     /// All scenarios, all errors, and kills during recovery.
@@ -50,14 +50,24 @@ const ERRORS: &[&str] = &["ENOSPC", "EIO", "EDQUOT", "EACCES", "EROFS", "EMFILE"
 
 const WORKERS: usize = 2;
 
-/// Sweeps and reports; any broken promise is an error that says how to repeat it.
-pub(crate) fn run(extent: Extent) -> Result<()> {
+/// Reads `[--full] [SCENARIO]…`, sweeps and reports; any broken promise is an error that says how to repeat it.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let extent = if words.contains(&"--full") { Extent::Full } else { Extent::Fast };
+    let mut scenarios = Vec::new();
+    for word in words.iter().filter(|word| **word != "--full") {
+        let known = Scenario::ALL.iter().find(|scenario| scenario.name() == *word);
+        scenarios.push(*known.with_context(|| format!("there is no scenario `{word}`"))?);
+    }
+    if scenarios.is_empty() {
+        scenarios
+            .extend(Scenario::ALL.iter().filter(|scenario| extent == Extent::Full || scenario.is_fast()));
+    }
     let subject = Subject::build()?;
     let base = working_directory()?;
     let began = Instant::now();
     let mut total = 0;
-    for scenario in Scenario::ALL.iter().filter(|scenario| extent == Extent::Full || scenario.is_fast()) {
-        total += sweep(&subject, &base, *scenario, extent)?;
+    for scenario in scenarios {
+        total += sweep(&subject, &base, scenario, extent)?;
     }
     std::fs::remove_dir_all(&base).with_context(|| base.display().to_string())?;
     println!("{total} runs, each ended in the old or the new tree ({:.0?})", began.elapsed());
@@ -183,20 +193,19 @@ fn check(subject: &Subject, scene: &Scene, expected: &Expected, job: &Job) -> Re
         if job.injection.is_transparent() {
             ensure!(ending == Ending::Done, "an interrupted call was not repeated: {ending:?}");
         }
-        let mut tree = scene.tree()?;
         if job.injection.is_single_error() {
             // No recovery needed: the command itself has put things right.
             let wanted = if ending == Ending::Done { &expected.new } else { &expected.old };
-            scene::compare(&tree, wanted).with_context(|| format!("{ending:?}"))?;
-            return scene.assert_tidy();
+            scene.assert_tidy()?;
+            return scene::compare(&scene.tree()?, wanted).with_context(|| format!("{ending:?}"));
         }
         if let Some(again) = &job.then {
             subject.run(scene, &scene.recovery(), Some(again))?;
         }
         let recovered = subject.run(scene, &scene.recovery(), None)?;
         ensure!(recovered == Ending::Done, "the recovery failed: {recovered:?}");
-        tree = scene.tree()?;
         scene.assert_tidy()?;
+        let tree = scene.tree()?;
         if ending == Ending::Done {
             return scene::compare(&tree, &expected.new).context("it reported success");
         }

@@ -15,14 +15,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
-  bench pack [--skills N] [--rounds N] [--binary PATH]
-                  our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
   ci              everything that has to pass before a change lands
-  crash-sweep [--full]
-                  kill a deploy, and fail its system calls, at every call that changes something
-  conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
   bench agents    a thousand agents, beside what their model and a bare server allow
   bench mcp       MCP calls, start and memory, beside bare programs
+  bench pack [--skills N] [--rounds N] [--binary PATH]
+                  our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
+  conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
+  crash-sweep [--full] [create|update|delete|adopt|rollback]…
+                  kill a deploy, and fail its system calls, at every call that changes something
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
 
@@ -30,13 +30,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["ci"] => ci::run(),
-        ["crash-sweep"] => crash_sweep::run(crash_sweep::Extent::Fast),
-        ["crash-sweep", "--full"] => crash_sweep::run(crash_sweep::Extent::Full),
-        ["conformance"] => conformance::run(),
         ["bench", "agents"] => bench::agents::run(),
         ["bench", "mcp"] => bench::mcp::run(),
+        ["bench", "pack", rest @ ..] => bench::pack::run(rest),
+        ["conformance"] => conformance::run(),
+        ["crash-sweep", rest @ ..] => crash_sweep::run(rest),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {

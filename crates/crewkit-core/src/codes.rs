@@ -96,47 +96,6 @@ codes! {
             "The request took longer than its limit.",
             "Try again, or raise the limit the message names.";
     }
-    "Agents" {
-        AgentNotFound = "E_AGENT_NOT_FOUND",
-            "There is no agent with this id.",
-            "`crewkit agent list` shows the agents there are.";
-        ContractInvalid = "E_CONTRACT_INVALID",
-            "The contract is blank or longer than the limit.",
-            "Say in the contract what the agent shall do; put long material into files.";
-        AgentStateInvalid = "E_AGENT_STATE_INVALID",
-            "The agent's present state does not allow this.",
-            "`agent_status` tells where it stands; a stopped agent can be resumed, an ended one restarted.";
-        AgentsBusy = "E_AGENTS_BUSY",
-            "As many agents are at work as the limit allows.",
-            "Wait for one to end, or raise `limits.agent_runs_active`.";
-        PayloadTooLarge = "E_PAYLOAD_TOO_LARGE",
-            "The payload is larger than the limit; the agent keeps running.",
-            "Write large results to files and name them in the summary, or raise `limits.agent_payload_bytes`.";
-        PayloadNotFound = "E_PAYLOAD_NOT_FOUND",
-            "The agent has no payload.",
-            "`agent_status` shows `payload_size` when there is one.";
-        PayloadEncoding = "E_PAYLOAD_ENCODING",
-            "The payload is served gzip-compressed only and the client does not accept that.",
-            "Send `Accept-Encoding: gzip`.";
-        DriverUnknown = "E_DRIVER_UNKNOWN",
-            "No driver or model of this name is configured.",
-            "Use one the message names, or add it to crewkit.toml.";
-        WorkdirInvalid = "E_WORKDIR_INVALID",
-            "The working directory of the agent does not exist or cannot be opened.",
-            "Name an existing directory that the server may read.";
-        StoreFull = "E_STORE_FULL",
-            "The disk of the run store is full; nothing was changed and reading still works.",
-            "Free some space; the next attempt succeeds without a restart.";
-        StoreFailed = "E_STORE_FAILED",
-            "The run store could not be read or written; nothing was changed.",
-            "Check the file the message names; it says what the system answered.";
-        StoreLocked = "E_STORE_LOCKED",
-            "Another crewkit process has the run store open.",
-            "Talk to that process with `--server`, or stop it first.";
-        StoreTooNew = "E_STORE_TOO_NEW",
-            "The run store was written by a newer crewkit.",
-            "Update crewkit, or point it at another home.";
-    }
     "Packs" {
         AdoptConfirmRequired = "E_ADOPT_CONFIRM_REQUIRED",
             "The deploy would overwrite files that are not managed yet.",
@@ -258,6 +217,47 @@ codes! {
         Unexpected = "E_UNEXPECTED",
             "The pack part itself failed; this is a bug.",
             "Report the message.";
+    }
+    "Agents" {
+        AgentNotFound = "E_AGENT_NOT_FOUND",
+            "There is no agent with this id.",
+            "`crewkit agent list` shows the agents there are.";
+        ContractInvalid = "E_CONTRACT_INVALID",
+            "The contract is blank or longer than the limit.",
+            "Say in the contract what the agent shall do; put long material into files.";
+        AgentStateInvalid = "E_AGENT_STATE_INVALID",
+            "The agent's present state does not allow this.",
+            "`agent_status` tells where it stands; a stopped agent can be resumed, an ended one restarted.";
+        AgentsBusy = "E_AGENTS_BUSY",
+            "As many agents are at work as the limit allows.",
+            "Wait for one to end, or raise `limits.agent_runs_active`.";
+        PayloadTooLarge = "E_PAYLOAD_TOO_LARGE",
+            "The payload is larger than the limit; the agent keeps running.",
+            "Write large results to files and name them in the summary, or raise `limits.agent_payload_bytes`.";
+        PayloadNotFound = "E_PAYLOAD_NOT_FOUND",
+            "The agent has no payload.",
+            "`agent_status` shows `payload_size` when there is one.";
+        PayloadEncoding = "E_PAYLOAD_ENCODING",
+            "The payload is served gzip-compressed only and the client does not accept that.",
+            "Send `Accept-Encoding: gzip`.";
+        DriverUnknown = "E_DRIVER_UNKNOWN",
+            "No driver or model of this name is configured.",
+            "Use one the message names, or add it to crewkit.toml.";
+        WorkdirInvalid = "E_WORKDIR_INVALID",
+            "The working directory of the agent does not exist or cannot be opened.",
+            "Name an existing directory that the server may read.";
+        StoreFull = "E_STORE_FULL",
+            "The disk of the run store is full; nothing was changed and reading still works.",
+            "Free some space; the next attempt succeeds without a restart.";
+        StoreFailed = "E_STORE_FAILED",
+            "The run store could not be read or written; nothing was changed.",
+            "Check the file the message names; it says what the system answered.";
+        StoreLocked = "E_STORE_LOCKED",
+            "Another crewkit process has the run store open.",
+            "Talk to that process with `--server`, or stop it first.";
+        StoreTooNew = "E_STORE_TOO_NEW",
+            "The run store was written by a newer crewkit.",
+            "Update crewkit, or point it at another home.";
     }
     "Fleet" {
         FleetBadRequest = "bad_request",

@@ -80,6 +80,40 @@ limits! {
     /// Calls in flight on one connection or session.
     mcp_calls_in_flight = 256;
 
+    // Packs: reading.
+    /// Largest agentpack.yaml, frontmatter or overlay metadata file.
+    pack_yaml_bytes = 16 * MIB;
+    /// Largest agentpack.lock.json, target manifest or snapshot.
+    pack_lockfile_bytes = 512 * MIB;
+    /// Largest instructions, command or patched file; others are streamed and have no limit.
+    pack_text_bytes = 16 * MIB;
+    /// Deepest directory nesting inside a module or below a target root.
+    pack_tree_depth = 64;
+    /// Most files in one module.
+    pack_module_files = 100_000;
+    /// Most entries of the hash cache; beyond it only what the last command used is kept.
+    pack_hash_cache_entries = 1_000_000;
+
+    // Packs: diffs, git, approval.
+    /// Largest file that is compared line by line.
+    pack_diff_input_bytes = 4 * MIB;
+    /// Largest unified diff of one file in an answer.
+    pack_diff_bytes = 100 * KIB;
+    /// Largest total of unified diffs in one answer.
+    pack_diff_total_bytes = 16 * MIB;
+    /// Time the comparison of one file may take before a coarser result is used.
+    pack_diff_milliseconds = 200;
+    /// Time one git command may take.
+    pack_git_seconds = 300;
+    /// Git commands run at once.
+    pack_git_parallel = 4;
+    /// Time a changing command waits for another one to finish.
+    pack_lock_wait_seconds = 30;
+    /// Snapshots `snapshots prune` keeps when it is not told how many.
+    pack_snapshots_kept = 20;
+    /// Time an approved plan can be applied.
+    pack_confirm_seconds = 600;
+
     // Agents.
     /// Longest contract.
     agent_contract_bytes = MIB;
@@ -169,39 +203,6 @@ limits! {
     driver_line_bytes = 4 * MIB;
     /// Time a process gets between being asked to end and being killed.
     driver_stop_grace_seconds = 5;
-    // Packs: reading.
-    /// Largest agentpack.yaml, frontmatter or overlay metadata file.
-    pack_yaml_bytes = 16 * MIB;
-    /// Largest agentpack.lock.json, target manifest or snapshot.
-    pack_lockfile_bytes = 512 * MIB;
-    /// Largest instructions, command or patched file; others are streamed and have no limit.
-    pack_text_bytes = 16 * MIB;
-    /// Deepest directory nesting inside a module or below a target root.
-    pack_tree_depth = 64;
-    /// Most files in one module.
-    pack_module_files = 100_000;
-    /// Most entries of the hash cache; beyond it only what the last command used is kept.
-    pack_hash_cache_entries = 1_000_000;
-
-    // Packs: diffs, git, approval.
-    /// Largest file that is compared line by line.
-    pack_diff_input_bytes = 4 * MIB;
-    /// Largest unified diff of one file in an answer.
-    pack_diff_bytes = 100 * KIB;
-    /// Largest total of unified diffs in one answer.
-    pack_diff_total_bytes = 16 * MIB;
-    /// Time the comparison of one file may take before a coarser result is used.
-    pack_diff_milliseconds = 200;
-    /// Time one git command may take.
-    pack_git_seconds = 300;
-    /// Git commands run at once.
-    pack_git_parallel = 4;
-    /// Time a changing command waits for another one to finish.
-    pack_lock_wait_seconds = 30;
-    /// Snapshots `snapshots prune` keeps when it is not told how many.
-    pack_snapshots_kept = 20;
-    /// Time an approved plan can be applied.
-    pack_confirm_seconds = 600;
 
     // Fleet.
     /// Time one request to Coder may take.

@@ -12,10 +12,10 @@ use tokio::sync::OnceCell;
 pub struct Services {
     /// Deployment of agent assets.
     pub pack: Option<Arc<Pack>>,
-    /// Agents with a text contract.
-    pub agents: Arc<Agents>,
     /// Named agents in workspaces; none when no place for workspaces is configured.
     pub fleet: Option<AnyFleet>,
+    /// Agents with a text contract.
+    pub agents: Arc<Agents>,
 }
 
 /// The engine of the agents, opened when the first call needs it.

@@ -12,8 +12,10 @@ use crewkit_server::services::Agents;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::fleet::args::FleetArgs;
+use crate::fleet::metadata::MetadataCommand;
 use crate::pack::args::PackArgs;
-use crate::{agent, config_show, home, local, logging, mcp, output, pack, serve};
+use crate::{agent, config_show, fleet, home, local, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -58,6 +60,11 @@ enum Command {
     /// Deploy agent assets: the same commands as `agentpack`.
     #[command(disable_help_subcommand = true)]
     Pack(PackArgs),
+    /// Run agents in workspaces of their own.
+    Fleet(FleetArgs),
+    /// Say what a workspace is about.
+    #[command(subcommand)]
+    Metadata(MetadataCommand),
     /// Run contracts: start agents, follow them, fetch what they made.
     #[command(subcommand)]
     Agent(agent::AgentCommand),
@@ -159,7 +166,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.
-        Err(error) if arguments.iter().any(|argument| argument == "pack") => {
+        Err(error) if arguments.get(1).is_some_and(|first| first == "pack") => {
             return pack::usage_error(&error, &arguments).into();
         }
         Err(error) => error.exit(),
@@ -204,6 +211,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
         Command::Agent(command) => return agent::run(command, &config, cli.common.json),
+        Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
+        Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
@@ -214,6 +223,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
     let pack = Arc::new(pack::service(config.limits())?);
     let agents = Arc::new(Agents::lazy(agent::options(config, public_base)?));
-    let fleet = local::fleet(config, &pack, &agents)?;
-    Ok(Services { pack: Some(pack), agents, fleet: Some(fleet) })
+    let fleet = match fleet::service(config)? {
+        Some(coder) => coder,
+        None => local::fleet(config, &pack, &agents)?,
+    };
+    Ok(Services { pack: Some(pack), fleet: Some(fleet), agents })
 }

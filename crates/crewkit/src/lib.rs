@@ -9,6 +9,7 @@ pub mod config;
 pub mod config_show;
 pub mod exit;
 pub mod failure;
+pub mod fleet;
 pub mod home;
 pub mod local;
 pub mod logging;

@@ -10,7 +10,7 @@ use crewkit_core::Code;
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::role::RoleConfig;
 use crewkit_fleet::backend::local::{Local, LocalFleet, LocalOptions, ProjectConfig, held};
-use crewkit_fleet::{AnyFleet, Fleet, FleetError, FleetOptions};
+use crewkit_fleet::{AnyFleet, Fleet, FleetError};
 use crewkit_pack::commands::Pack;
 use crewkit_server::Services;
 use crewkit_server::kit::PackKit;
@@ -42,7 +42,7 @@ fn now_ms() -> u64 {
 /// The fleet the settings describe; it is opened when it is first needed.
 pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<AnyFleet, Failure> {
     let options = options(config, pack)?;
-    let service = FleetOptions { limits: config.limits(), ..FleetOptions::default() };
+    let service = crate::fleet::service_options(config)?;
     let agents = Arc::clone(agents);
     let open = move || {
         let (options, service, agents) = (options.clone(), service.clone(), Arc::clone(&agents));
@@ -155,6 +155,25 @@ fn roles(config: &Config) -> Result<Vec<RoleConfig>, Failure> {
 fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+/// Registers a project while no server runs; none when another operation is meant or a server has the record.
+pub async fn register(
+    config: &Config,
+    operation: &str,
+    arguments: &serde_json::Map<String, serde_json::Value>,
+) -> Result<Option<serde_json::Value>, Failure> {
+    if operation != "add_agent_project" {
+        return Ok(None);
+    }
+    let options = options(config, &Arc::new(crate::pack::service(config.limits())?))?;
+    let path = Path::new(arguments["path"].as_str().unwrap_or_default());
+    let name = arguments.get("name").and_then(serde_json::Value::as_str);
+    match Local::register(&options, path, name).await {
+        Ok(Some(project)) => Ok(Some(LocalFleet::registered(&project))),
+        Ok(None) => Ok(None),
+        Err(error) => Err(Failure::new(Code::SettingInvalid, error.message().to_owned())),
+    }
 }
 
 /// Opens the fleet of a server at once, so that running agents are adopted before anybody asks, and registers the

@@ -57,7 +57,11 @@ fn serve<H: ServerHandler + Clone>(
     let limits = Arc::new(config.limits());
     agent::raise_open_files();
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers())
+        .enable_all()
+        .build()
+        .map_err(broken)?;
     runtime.block_on(async {
         let listener = TcpListener::bind(address)
             .await
@@ -84,6 +88,12 @@ fn serve<H: ServerHandler + Clone>(
         engine.shutdown().await;
         Ok(())
     })
+}
+
+/// Half the cores, the other half being for the programs crewkit runs. A call passes through several tasks that hardly
+/// compute, and threads that wake each other for them cost more than they gain; what computes belongs on a blocking thread.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
 fn listen_address(config: &Config) -> Result<SocketAddr, Failure> {

@@ -114,9 +114,9 @@ impl Pack {
         let first = Computed::new(&session, &mut noticed)?;
         consent.require("deploy --apply")?;
         self.check_age(deploy)?;
+        check_token(deploy, &session, &first)?;
         let pending = self.state().pending().ok().flatten().is_some();
         if !pending && is_done(&first) {
-            check_token(deploy, &session, &first)?;
             warnings.append(&mut noticed);
             return answer(&session, &first, json!({"applied": false, "reason": "no_changes"}));
         }

@@ -224,3 +224,55 @@ fn directories_made_for_files_go_with_the_last_of_them_and_others_stay() {
     let dirs: Vec<_> = tree.keys().filter(|path| !path.starts_with(".agentpack")).collect();
     assert_eq!(dirs, ["mixed", "mixed/own", "users"]);
 }
+
+/// An editor saves at every possible moment of a deploy: what it saved stays, or is in a backup a snapshot lists.
+#[test]
+fn an_edit_at_any_moment_survives() {
+    type Edit = (&'static str, &'static str);
+    const EDITS: [Edit; 4] =
+        [("a.md", "update"), ("gone.md", "delete"), ("new.md", "create"), ("t/u", "tree")];
+    let fs = scene();
+    world(&fs).deploy(&[want(&[("a.md", "one"), ("gone.md", "x"), ("b.md", "one")])], 1).unwrap();
+    let wants = [want(&[("a.md", "two"), ("b.md", "two"), ("new.md", "new"), ("t/u", "tree"), ("t/v", "v")])];
+    for (path, what) in EDITS {
+        let mut refused = 0;
+        for n in 1.. {
+            let run = fs.fork();
+            let place = format!("/p/{path}");
+            run.meddle(n, {
+                let place = place.clone();
+                move |run| run.put_file(&place, b"edited")
+            });
+            let before = run.tree("/p");
+            let outcome = world(&run).deploy(&wants, 2);
+            let untouched = run.calls() < n;
+            let tree = run.tree("/p");
+            let context = format!("{what}, edited before call {n}: {outcome:?}");
+            assert!(tree.keys().all(|path| !path.contains(".crewkit-")), "{context}");
+            if untouched {
+                break;
+            }
+            let digest = Digest::of(b"edited");
+            let kept =
+                outcome.as_ref().ok().and_then(|applied| applied.snapshot_id.as_ref()).is_some_and(|id| {
+                    let details = world(&run).home.snapshot(id).unwrap();
+                    let listed = |change: &crewkit_pack::history::ChangeInfo| {
+                        change.backup && change.before.is_some_and(|before| before.sha256 == digest)
+                    };
+                    details.changes.iter().any(listed)
+                });
+            assert!(tree.get(path) == Some(&file("edited")) || kept, "{context}: {:?}", tree.get(path));
+            if outcome.is_err() {
+                refused += 1;
+                // All or nothing: apart from the edit the tree is the old one.
+                let mut expected = before;
+                expected.insert(path.to_owned(), file("edited"));
+                if path == "t/u" {
+                    expected.insert("t".to_owned(), Node::Dir);
+                }
+                assert_eq!(tree, expected, "{context}");
+            }
+        }
+        assert!(refused > 0, "{what}: no moment in which the edit was noticed");
+    }
+}

@@ -5,6 +5,8 @@ mod deploy;
 #[cfg(test)]
 mod legacy;
 #[cfg(test)]
+mod pack;
+#[cfg(test)]
 mod real;
 #[cfg(test)]
 mod rollback;

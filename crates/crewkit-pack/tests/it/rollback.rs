@@ -217,6 +217,21 @@ fn pruning_keeps_the_newest_and_everything_they_need() {
 }
 
 #[test]
+fn what_a_pruned_snapshot_deployed_can_still_be_repaired() {
+    let fs = scene();
+    let world = world(&fs);
+    let wants = |text: &str| [want(&[("stays.md", "since the first"), ("changes.md", text)]), Want::new()];
+    world.deploy(&wants("1"), 1).unwrap();
+    world.deploy(&wants("2"), 2).unwrap();
+    let id = world.deploy(&wants("3"), 3).unwrap().snapshot_id.unwrap();
+    let deployed = trees(&fs);
+    world.home.lock_alone("prune").unwrap().prune(1, PruneMode::Remove).unwrap();
+    fs.overwrite("/p/stays.md", b"edited");
+    rollback(&world, &RollbackTo::After(id), 4);
+    assert_eq!(trees(&fs), deployed);
+}
+
+#[test]
 fn a_pruning_that_is_cut_short_loses_nothing_that_stays() {
     use crate::sim::Fault;
     let fs = scene();

@@ -61,11 +61,18 @@ struct Faults {
     reads_count: bool,
 }
 
+/// Somebody else who does something just before a call.
+struct Meddler {
+    at: u64,
+    act: Box<dyn FnOnce(&SimFs) + Send>,
+}
+
 /// The simulated file system; clones share the disk.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct SimFs {
     disk: Arc<Mutex<Disk>>,
     faults: Arc<Mutex<Faults>>,
+    meddler: Arc<Mutex<Option<Meddler>>>,
 }
 
 /// What is in a tree: path to kind and content.
@@ -129,14 +136,16 @@ impl SimFs {
             read_only: false,
         };
         let faults = Faults { calls: 0, fault: Fault::None, reads_count: true };
-        Self { disk: Arc::new(Mutex::new(disk)), faults: Arc::new(Mutex::new(faults)) }
+        let meddler = Arc::new(Mutex::new(None));
+        Self { disk: Arc::new(Mutex::new(disk)), faults: Arc::new(Mutex::new(faults)), meddler }
     }
 
     /// A disk of its own with the same content and no faults.
     pub(crate) fn fork(&self) -> Self {
         let disk = self.disk.lock().unwrap().clone();
         let faults = Faults { calls: 0, fault: Fault::None, reads_count: true };
-        Self { disk: Arc::new(Mutex::new(disk)), faults: Arc::new(Mutex::new(faults)) }
+        let meddler = Arc::new(Mutex::new(None));
+        Self { disk: Arc::new(Mutex::new(disk)), faults: Arc::new(Mutex::new(faults)), meddler }
     }
 
     /// From now on this goes wrong; counting starts over.
@@ -147,6 +156,12 @@ impl SimFs {
     /// As [`set_fault`](Self::set_fault), counting only calls that change something.
     pub(crate) fn set_fault_in_changes(&self, fault: Fault) {
         *self.faults.lock().unwrap() = Faults { calls: 0, fault, reads_count: false };
+    }
+
+    /// Just before call number `at`, somebody else acts.
+    pub(crate) fn meddle(&self, at: u64, act: impl FnOnce(&Self) + Send + 'static) {
+        self.set_fault(Fault::None);
+        *self.meddler.lock().unwrap() = Some(Meddler { at, act: Box::new(act) });
     }
 
     /// How many calls were made since the fault was set.
@@ -203,6 +218,10 @@ impl SimFs {
             faults.calls += 1;
         }
         let calls = faults.calls;
+        let due = self.meddler.lock().unwrap().take_if(|meddler| meddler.at == calls);
+        if let Some(meddler) = due {
+            (meddler.act)(self);
+        }
         match faults.fault {
             Fault::Once { at, errno: code } if calls == at && (changes || faults.reads_count) => {
                 Err(errno(code))

@@ -241,7 +241,7 @@ fn power_loss_keeps_the_old_tree_or_the_new_one_and_the_new_one_once_it_was_repo
         fs.lose_power(|sides| dice.below(sides));
         if dice.below(2) == 0 {
             // Power fails again while recovering.
-            fs.set_fault(Fault::Kill { at: 1 + dice.below(60) });
+            fs.set_fault_in_changes(Fault::Kill { at: 1 + dice.below(60) });
             let _ = world(fs.clone()).recover();
             fs.lose_power(|sides| dice.below(sides));
         }

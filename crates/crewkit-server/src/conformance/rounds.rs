@@ -39,10 +39,12 @@ impl Rounds {
         let answers = request.input_responses.as_ref();
         let state = request.request_state.as_deref().map(|sealed| self.open(sealed)).transpose()?;
         let response = match request.name.as_ref() {
-            "test_input_required_result_elicitation" => match accepted(answers, "user_name") {
-                Some(answer) => text(format!("Hello, {}!", word(answer, "name")))?,
-                None => ask(json!({"user_name": name_question("What is your name?")}), None)?,
-            },
+            "test_input_required_result_elicitation" | "test_streaming_elicitation" => {
+                match accepted(answers, "user_name") {
+                    Some(answer) => text(format!("Hello, {}!", word(answer, "name")))?,
+                    None => ask(json!({"user_name": name_question("What is your name?")}), None)?,
+                }
+            }
             "test_input_required_result_sampling" => match answered(answers, "capital_question") {
                 Some(answer) => text(format!("The model says: {}", answer["content"]))?,
                 None => ask(json!({"capital_question": sampling("What is the capital of France?")}), None)?,
@@ -77,10 +79,6 @@ impl Rounds {
                 let capabilities = context.client_capabilities().unwrap_or_default();
                 if answers.is_some() { text("answered")? } else { ask(within(&capabilities), None)? }
             }
-            "test_streaming_elicitation" => match accepted(answers, "user_name") {
-                Some(answer) => text(format!("Hello, {}!", word(answer, "name")))?,
-                None => ask(json!({"user_name": name_question("What is your name?")}), None)?,
-            },
             _ => return Ok(None),
         };
         Ok(Some(response))

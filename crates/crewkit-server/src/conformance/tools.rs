@@ -83,10 +83,10 @@ pub(super) fn all() -> Vec<Tool> {
 
 /// An answer of one text.
 pub(super) fn text(words: impl Into<String>) -> Result<CallToolResponse, ErrorData> {
-    answer(json!([{"type": "text", "text": words.into()}]))
+    answer(&json!([{"type": "text", "text": words.into()}]))
 }
 
-fn answer(content: Value) -> Result<CallToolResponse, ErrorData> {
+fn answer(content: &Value) -> Result<CallToolResponse, ErrorData> {
     Ok(CallToolResponse::Complete(fixture(
         json!({"content": content, "isError": false, "resultType": "complete"}),
     )?))
@@ -102,14 +102,14 @@ impl Fixture {
         let image = json!({"type": "image", "data": PNG, "mimeType": "image/png"});
         match request.name.as_ref() {
             "test_simple_text" => text("This is a simple text response for testing."),
-            "test_image_content" => answer(json!([image])),
-            "test_audio_content" => answer(json!([{"type": "audio", "data": WAV, "mimeType": "audio/wav"}])),
-            "test_embedded_resource" => answer(json!([{"type": "resource", "resource": {
+            "test_image_content" => answer(&json!([image])),
+            "test_audio_content" => answer(&json!([{"type": "audio", "data": WAV, "mimeType": "audio/wav"}])),
+            "test_embedded_resource" => answer(&json!([{"type": "resource", "resource": {
                 "uri": "test://embedded-resource",
                 "mimeType": "text/plain",
                 "text": "This is an embedded resource content.",
             }}])),
-            "test_multiple_content_types" => answer(json!([
+            "test_multiple_content_types" => answer(&json!([
                 {"type": "text", "text": "Multiple content types test:"},
                 image,
                 {"type": "resource", "resource": {

@@ -62,7 +62,7 @@ impl Catalog {
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
         Self::new(
-            [super::pack::operations(), super::agents::operations(), super::fleet::operations()].concat(),
+            [super::pack::operations(), super::fleet::operations(), super::agents::operations()].concat(),
         )
     }
 

@@ -3,6 +3,8 @@
 
 mod cli;
 mod conformance_absent;
+mod pack;
 mod serve;
 mod stdio;
 mod support;
+mod walk;

@@ -226,6 +226,36 @@ impl Local {
         Ok(found)
     }
 
+    /// Registers a project in the record itself, without opening a fleet; none when a server has the record open.
+    pub async fn register(
+        options: &LocalOptions,
+        path: &std::path::Path,
+        name: Option<&str>,
+    ) -> Result<Option<LocalProject>, FleetError> {
+        let found = project::look(&options.git, path, name).await;
+        let found = found.map_err(|error| FleetError::invalid("path", error.to_string()))?;
+        let home = options.home.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            trash::create_private(&home).map_err(|error| error.to_string())?;
+            match Store::open(&home.join("fleet.db")) {
+                Err(StoreError::Locked { .. }) => Ok(None),
+                Ok(store) => Ok(Some(store)),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        let opened = opened.await.map_err(|error| FleetError::unavailable(error.to_string()))?;
+        let Some(store) = opened.map_err(FleetError::unavailable)? else { return Ok(None) };
+        let same_name =
+            |row: &ProjectRow| row.id != found.id && row.name.to_lowercase() == found.name.to_lowercase();
+        if store.projects().iter().any(same_name) {
+            let message = format!("project '{}' already exists; choose another name with --name", found.name);
+            return Err(FleetError::invalid("name", message));
+        }
+        let row = ProjectRow { id: found.id.clone(), name: found.name.clone(), path: found.path.clone() };
+        store.write(vec![Change::PutProject(row)]).await.map_err(|error| life::store_error(&error))?;
+        Ok(Some(found))
+    }
+
     /// Registers the repository that `dir` is in; does nothing when it is in none.
     pub async fn add_repository_of(&self, dir: &std::path::Path) -> Result<Option<LocalProject>, FleetError> {
         match project::look(&self.shared.options.git, dir, None).await {

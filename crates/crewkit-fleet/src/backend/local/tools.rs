@@ -9,6 +9,7 @@ use tokio::sync::OnceCell;
 
 use super::Local;
 use super::equip::{Choice, EquipOrder};
+use super::project::LocalProject;
 use crate::error::FleetError;
 use crate::service::Fleet;
 
@@ -42,6 +43,14 @@ impl LocalFleet {
     /// The fleet, if it was opened already.
     pub fn opened(&self) -> Option<&Fleet<Local>> {
         self.fleet.get()
+    }
+
+    /// What is answered when a project was registered.
+    pub fn registered(project: &LocalProject) -> Value {
+        json!({
+            "project": {"id": project.id, "name": project.name, "path": project.path},
+            "message": format!("Project '{}' is registered", project.name),
+        })
     }
 
     /// Runs the tool called `tool`.
@@ -124,8 +133,5 @@ async fn add_project(local: &Local, arguments: Map<String, Value>) -> Result<Val
         return Err(FleetError::invalid("path", "`path` must be absolute"));
     }
     let project = local.add_project(&wish.path, wish.name.as_deref()).await?;
-    Ok(json!({
-        "project": {"id": project.id, "name": project.name, "path": project.path},
-        "message": format!("Project '{}' is registered", project.name),
-    }))
+    Ok(LocalFleet::registered(&project))
 }

@@ -1,0 +1,241 @@
+//! Nothing is lost, and nobody else's files are touched.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crewkit_core::Code;
+use crewkit_pack::commands::{Add, Consent, Init, OverlayEdit, OverlayRef, OverlayScope, Prune, Update};
+use crewkit_pack::session::Select;
+use serde_json::json;
+
+use super::place::{Place, SKILL, adopt, all, apply, changes, code, snapshot_id};
+
+const CODEX: &str = "{codex: {mode: files, scope: both}}";
+const CODEX_PROJECT: &str = "{codex: {mode: files, scope: project}}";
+const INSTRUCTIONS: &str =
+    "{id: \"instructions:a\", type: instructions, tags: [base], source: {local_path: {path: i}}}";
+const SKILL_MODULE: &str = "{id: \"skill:s\", type: skill, tags: [base], source: {local_path: {path: s}}}";
+
+fn project_place() -> Place {
+    let place = Place::with(CODEX_PROJECT, &[INSTRUCTIONS, SKILL_MODULE]);
+    place.source("i/AGENTS.md", "# hi\n");
+    place.source("s/SKILL.md", SKILL);
+    place
+}
+
+/// Without a manifest of its own, a project used to inherit the files of the newest snapshot, and delete them.
+#[test]
+fn a_deploy_in_one_project_leaves_another_alone() {
+    let place = project_place();
+    let (a, b) = (place.pack_in("a"), place.pack_in("b"));
+    apply(&a).unwrap();
+    let before = place.read("a/AGENTS.md");
+    let plan = b.plan(&all()).unwrap();
+    assert!(changes(&plan, &place.base()).iter().all(|change| change.starts_with("create b/")), "{plan:?}");
+    apply(&b).unwrap();
+    assert_eq!(place.read("a/AGENTS.md"), before);
+    assert_eq!(a.plan(&all()).unwrap().data["changes"], json!([]));
+}
+
+#[test]
+fn rollback_in_one_project_leaves_another_alone() {
+    let place = project_place();
+    let (a, b) = (place.pack_in("a"), place.pack_in("b"));
+    let first = snapshot_id(&apply(&a).unwrap());
+    apply(&b).unwrap();
+    place.source("i/AGENTS.md", "# new\n");
+    apply(&a).unwrap();
+    a.rollback(&all(), &first, Consent::Given).unwrap();
+    assert_eq!(
+        (place.read("a/AGENTS.md").as_str(), place.read("b/AGENTS.md").as_str()),
+        ("# hi\n", "# hi\n")
+    );
+}
+
+#[test]
+fn what_bootstrap_installed_stays() {
+    let place = project_place();
+    let manifest = json!({
+        "schema_version": 1, "generated_at": "t", "tool": "codex", "snapshot_id": "1",
+        "managed_files": [
+            {"path": "agentpack-operator/SKILL.md", "sha256": "a".repeat(64), "module_ids": ["skill:agentpack-operator"]},
+            {"path": "gone/SKILL.md", "sha256": "a".repeat(64), "module_ids": ["skill:gone"]},
+        ]
+    });
+    place.write("proj/.codex/skills/.agentpack.manifest.codex.json", &manifest.to_string());
+    place.write("proj/.codex/skills/agentpack-operator/SKILL.md", "operator");
+    place.write("proj/.codex/skills/gone/SKILL.md", "gone");
+    apply(&place.pack()).unwrap();
+    assert_eq!(place.read("proj/.codex/skills/agentpack-operator/SKILL.md"), "operator");
+    assert!(
+        !place.path("proj/.codex/skills/gone").exists(),
+        "a deleted file takes its empty directory with it"
+    );
+    let listed = place.read("proj/.codex/skills/.agentpack.manifest.codex.json");
+    assert!(
+        listed.contains("agentpack-operator") && listed.contains("s/SKILL.md") && !listed.contains("gone")
+    );
+    assert_eq!(apply(&place.pack()).unwrap().data["reason"], "no_changes");
+}
+
+#[test]
+fn an_adoption_can_be_undone() {
+    let place = project_place();
+    place.write("proj/AGENTS.md", "mine\n");
+    let error = apply(&place.pack()).unwrap_err();
+    assert_eq!(error.code(), Code::AdoptConfirmRequired);
+    assert_eq!(error.details().unwrap()["adopt_updates"], 1);
+    assert_eq!(place.read("proj/AGENTS.md"), "mine\n");
+    let id = snapshot_id(&adopt(&place.pack()).unwrap());
+    assert_eq!(place.read("proj/AGENTS.md"), "# hi\n");
+    place.pack().rollback(&all(), &format!("before:{id}"), Consent::Given).unwrap();
+    assert_eq!(place.read("proj/AGENTS.md"), "mine\n");
+    assert!(!place.path("proj/.codex").exists(), "what the deploy created is gone again");
+}
+
+#[test]
+fn rollback_keeps_what_was_edited_by_hand() {
+    let place = project_place();
+    let first = snapshot_id(&apply(&place.pack()).unwrap());
+    place.source("i/AGENTS.md", "# second\n");
+    apply(&place.pack()).unwrap();
+    place.write("proj/AGENTS.md", "edited by hand\n");
+    let answer = place.pack().rollback(&all(), &first, Consent::Given).unwrap();
+    assert_eq!(place.read("proj/AGENTS.md"), "# hi\n");
+    assert!(answer.warnings.iter().any(|warning| warning.contains("AGENTS.md")), "{:?}", answer.warnings);
+    let event = answer.data["event_snapshot_id"].as_str().unwrap();
+    let kept = place.pack().snapshots_show(event).unwrap();
+    assert_eq!(kept.data["changes"][0]["backup"], true, "{kept:?}");
+}
+
+#[test]
+fn scripts_stay_executable_and_modes_follow_the_umask() {
+    let place = project_place();
+    let script = place.source("s/run.sh", "#!/bin/sh\n");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    apply(&place.pack()).unwrap();
+    let mode = |path: &str| fs::metadata(place.path(path)).unwrap().permissions().mode() & 0o777;
+    let ordinary = place.write("ordinary", "");
+    let umasked = fs::metadata(ordinary).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("proj/.codex/skills/s/run.sh"), 0o755 & (umasked | 0o111));
+    assert_eq!(mode("proj/AGENTS.md"), umasked);
+
+    // What an earlier version deployed without the bit is repaired.
+    fs::set_permissions(place.path("proj/.codex/skills/s/run.sh"), fs::Permissions::from_mode(0o600))
+        .unwrap();
+    let plan = place.pack().plan(&all()).unwrap();
+    assert_eq!(plan.data["changes"][0]["reason"], "not executable");
+    apply(&place.pack()).unwrap();
+    assert_eq!(mode("proj/.codex/skills/s/run.sh") & 0o100, 0o100);
+}
+
+/// Files that were desired but never deployed used to be missing from the report.
+#[test]
+fn status_and_plan_agree_about_what_is_missing() {
+    let place = project_place();
+    apply(&place.pack()).unwrap();
+    place.source("s/more.md", "more");
+    let status = place.pack().status(&all(), &[]).unwrap();
+    assert_eq!(status.data["summary"], json!({"modified": 0, "missing": 1, "extra": 0}));
+    assert_eq!(
+        changes(&place.pack().plan(&all()).unwrap(), &place.base()),
+        ["create proj/.codex/skills/s/more.md"]
+    );
+}
+
+#[test]
+fn a_second_deploy_changes_nothing_at_all() {
+    let place = project_place();
+    apply(&place.pack()).unwrap();
+    let before = place.everything();
+    let answer = apply(&place.pack()).unwrap();
+    assert_eq!((&answer.data["applied"], &answer.data["reason"]), (&json!(false), &json!("no_changes")));
+    assert_eq!(place.everything(), before);
+}
+
+#[test]
+fn a_dry_run_writes_nothing_in_any_command() {
+    let place = project_place();
+    place.git_repo("upstream", &[("SKILL.md", SKILL)]);
+    let id = snapshot_id(&apply(&place.pack()).unwrap());
+    place.source("i/AGENTS.md", "# changed\n");
+    apply(&place.pack()).unwrap();
+    place.source("i/AGENTS.md", "# changed again\n");
+    let select = Select { dry_run: true, ..all() };
+    let (pack, consent) = (place.pack(), Consent::Missing);
+    let which = OverlayRef { module_id: "skill:s".to_owned(), scope: OverlayScope::Global };
+    let add = Add {
+        kind: "skill".to_owned(),
+        source: "local:s2".to_owned(),
+        id: None,
+        tags: Vec::new(),
+        targets: Vec::new(),
+    };
+    let new_repo = Select { repo: Some(place.path("new-repo")), ..select.clone() };
+    let deploy =
+        crewkit_pack::commands::Deploy { apply: Some(Consent::Given), adopt: true, confirm_token: None };
+    let before = place.everything();
+    for (name, result) in [
+        ("plan", pack.plan(&select)),
+        ("preview", pack.preview(&select, true)),
+        ("status", pack.status(&select, &[])),
+        ("doctor --fix", pack.doctor(&select, Some(consent))),
+        ("deploy", pack.deploy(&select, &deploy)),
+        ("rollback", pack.rollback(&select, &id, consent)),
+        ("lock", pack.lock_modules(&select, consent)),
+        ("update", pack.update(&select, Update::default(), consent)),
+        ("init", pack.init(&new_repo, Init { git: true }, consent)),
+        ("add", pack.add(&select, &add, consent)),
+        ("remove", pack.remove(&select, "skill:s", consent)),
+        ("overlay edit", pack.overlay_edit(&select, &which, OverlayEdit::default(), consent)),
+        ("snapshots prune", pack.snapshots_prune(&select, Prune { keep: Some(1) }, consent)),
+    ] {
+        assert!(result.is_ok(), "{name}: {result:?}");
+        assert_eq!(place.everything(), before, "{name}");
+    }
+    assert_eq!(place.read("proj/AGENTS.md"), "# changed\n");
+}
+
+#[test]
+fn without_approval_nothing_changes() {
+    let place = project_place();
+    let before = place.everything();
+    let (pack, select, consent) = (place.pack(), all(), Consent::Missing);
+    let deploy = crewkit_pack::commands::Deploy { apply: Some(consent), adopt: false, confirm_token: None };
+    for result in [
+        pack.deploy(&select, &deploy),
+        pack.rollback(&select, "1", consent),
+        pack.lock_modules(&select, consent),
+        pack.fetch(&select, consent),
+        pack.update(&select, Update::default(), consent),
+        pack.remove(&select, "skill:s", consent),
+        pack.doctor(&select, Some(consent)),
+        pack.snapshots_prune(&select, Prune { keep: None }, consent),
+    ] {
+        assert_eq!(code(result), Code::ConfirmRequired);
+    }
+    assert_eq!(place.everything(), before);
+}
+
+#[test]
+fn a_conflict_between_targets_that_share_a_file_is_told() {
+    let targets = "{codex: {mode: files, scope: project}, export_dir: {mode: files, scope: project, options: {root: .}}}";
+    let only_codex = "{id: \"instructions:b\", type: instructions, tags: [base], targets: [codex], source: {local_path: {path: i}}}";
+    let place = Place::with(targets, &[INSTRUCTIONS]);
+    place.source("i/AGENTS.md", "# hi\n");
+    place.pack().plan(&all()).unwrap();
+    place.manifest(targets, &[INSTRUCTIONS, only_codex]);
+    assert_eq!(code(place.pack().plan(&all())), Code::DesiredStateConflict);
+}
+
+#[test]
+fn an_unreadable_snapshot_blocks_nothing() {
+    let place = Place::with(CODEX, &[INSTRUCTIONS]);
+    place.source("i/AGENTS.md", "# hi\n");
+    place.write("home/.agentpack/state/snapshots/1700000000000000000.json", "{broken");
+    apply(&place.pack()).unwrap();
+    place.pack().status(&all(), &[]).unwrap();
+    let list = place.pack().snapshots_list().unwrap();
+    assert_eq!(list.data["snapshots"].as_array().unwrap().len(), 1);
+    assert!(list.warnings[0].contains("1700000000000000000"), "{:?}", list.warnings);
+}

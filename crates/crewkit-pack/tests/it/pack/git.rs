@@ -1,0 +1,173 @@
+//! Git sources: resolved once, pinned, verified.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use crewkit_core::Code;
+use crewkit_pack::commands::{Consent, Pack, Update};
+use crewkit_pack::session::Select;
+use serde_json::json;
+
+use super::place::{Place, SKILL, all, apply, code};
+
+const TARGETS: &str = "{codex: {mode: files, scope: both}, claude_code: {mode: files, scope: user, options: {write_user_skills: true}}}";
+
+fn module(id: &str, url: &str, more: &str) -> String {
+    format!("{{id: \"skill:{id}\", type: skill, tags: [base], source: {{git: {{url: \"{url}\"{more}}}}}}}")
+}
+
+/// A git that writes down how it is called.
+fn counting(place: &mut Place) -> PathBuf {
+    let log = place.path("git.log");
+    let script =
+        place.write("fake-git", &format!("#!/bin/sh\necho \"$@\" >> '{}'\nexec git \"$@\"\n", log.display()));
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    place.env.git = script;
+    log
+}
+
+fn calls(log: &PathBuf, verb: &str) -> usize {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    fs::write(log, "").unwrap();
+    text.lines().filter(|line| line.contains(verb)).count()
+}
+
+/// It used to be once per module, and per target.
+#[test]
+fn a_repository_is_asked_once_whatever_uses_it() {
+    let mut place = Place::new();
+    place.git_repo("up", &[("a/SKILL.md", SKILL), ("b/SKILL.md", SKILL)]);
+    place.git("up", &["branch", "other"]);
+    let url = place.path("up").display().to_string();
+    let modules = [
+        module("a", &url, ", subdir: a"),
+        module("b", &url, ", subdir: b"),
+        module("c", &url, ", subdir: a, ref: other"),
+    ];
+    place.manifest(TARGETS, &modules.each_ref().map(String::as_str));
+    let log = counting(&mut place);
+    place.pack().plan(&all()).unwrap();
+    assert_eq!(calls(&log, "ls-remote"), 1);
+    place.pack().lock_modules(&all(), Consent::Given).unwrap();
+    assert_eq!(calls(&log, "ls-remote"), 1);
+    place.pack().plan(&all()).unwrap();
+    assert_eq!(calls(&log, "ls-remote"), 0, "locked modules need no network");
+}
+
+#[test]
+fn locked_content_stays_until_it_is_locked_anew() {
+    let place = Place::new();
+    let first = place.git_repo("up", &[("SKILL.md", SKILL)]);
+    let url = place.path("up").display().to_string();
+    place.manifest(TARGETS, &[&module("a", &url, "")]);
+    let update = place.pack().update(&all(), Update::default(), Consent::Given).unwrap();
+    assert_eq!(update.data["steps"][0]["name"], "lock");
+    let second = place.git_repo("up", &[("SKILL.md", &SKILL.replace("body", "new"))]);
+    apply(&place.pack()).unwrap();
+    assert_eq!(place.read("home/.codex/skills/a/SKILL.md"), SKILL);
+    let lock = fs::read_to_string(place.repo("agentpack.lock.json")).unwrap();
+    assert!(lock.contains(&first) && !lock.contains(&second));
+
+    place.pack().lock_modules(&all(), Consent::Given).unwrap();
+    assert!(fs::read_to_string(place.repo("agentpack.lock.json")).unwrap().contains(&second));
+    apply(&place.pack()).unwrap();
+    assert!(place.read("home/.codex/skills/a/SKILL.md").contains("new"));
+}
+
+#[test]
+fn branches_tags_and_commits_resolve() {
+    let place = Place::new();
+    let first = place.git_repo("up", &[("SKILL.md", SKILL)]);
+    place.git("up", &["tag", "-a", "v1", "-m", "v1"]);
+    let second = place.git_repo("up", &[("SKILL.md", &SKILL.replace("body", "two"))]);
+    let url = place.path("up").display().to_string();
+    for (reference, want) in [("main", &second), ("v1", &first), (first.as_str(), &first)] {
+        for shallow in ["true", "false"] {
+            let url = if shallow == "true" { format!("file://{url}") } else { url.clone() };
+            place
+                .manifest(TARGETS, &[&module("a", &url, &format!(", ref: {reference}, shallow: {shallow}"))]);
+            place.pack().lock_modules(&all(), Consent::Given).unwrap();
+            let lock = fs::read_to_string(place.repo("agentpack.lock.json")).unwrap();
+            assert!(lock.contains(&format!("\"commit\": \"{want}\"")), "{reference} {shallow}");
+            place.pack().plan(&all()).unwrap();
+        }
+    }
+    fs::remove_file(place.repo("agentpack.lock.json")).unwrap();
+    place.manifest(TARGETS, &[&module("a", &url, ", ref: no-such")]);
+    assert_eq!(code(place.pack().plan(&all())), Code::SourceMissing);
+    place.manifest(TARGETS, &[&module("a", &place.path("nothing").display().to_string(), "")]);
+    assert_eq!(code(place.pack().plan(&all())), Code::GitFailed);
+}
+
+#[test]
+fn a_dry_run_fetches_nothing() {
+    let place = Place::new();
+    place.git_repo("up", &[("SKILL.md", SKILL)]);
+    place.manifest(TARGETS, &[&module("a", &place.path("up").display().to_string(), "")]);
+    let select = Select { dry_run: true, ..all() };
+    assert_eq!(code(place.pack().plan(&select)), Code::SourceMissing);
+    assert!(!place.path("home/.agentpack/cache").exists());
+    place.pack().plan(&all()).unwrap();
+    place.pack().plan(&select).unwrap();
+}
+
+#[test]
+fn without_git_local_modules_work_and_git_modules_say_why_not() {
+    let mut place = Place::with(
+        TARGETS,
+        &["{id: \"skill:s\", type: skill, tags: [base], source: {local_path: {path: s}}}"],
+    );
+    place.source("s/SKILL.md", SKILL);
+    place.env.git = PathBuf::from("/nonexistent/git");
+    apply(&place.pack()).unwrap();
+    place.manifest(TARGETS, &[&module("a", "https://example.invalid/x", "")]);
+    assert_eq!(code(place.pack().plan(&all())), Code::GitNotFound);
+}
+
+/// Hashes that agentpack 0.9.1 wrote for the same files.
+#[test]
+fn the_lockfile_is_the_one_earlier_versions_write() {
+    let place = Place::with(
+        TARGETS,
+        &["{id: \"skill:foo\", type: skill, tags: [base], source: {local_path: {path: modules/skills/foo}}}"],
+    );
+    place.source("modules/skills/foo/SKILL.md", "---\nname: foo\ndescription: d\n---\nhi\n");
+    place.source("modules/skills/foo/a/x.txt", "x");
+    place.source("modules/skills/foo/a-b/y.txt", "y");
+    place.pack().lock_modules(&all(), Consent::Given).unwrap();
+    let text = fs::read_to_string(place.repo("agentpack.lock.json")).unwrap();
+    let lock: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let module = &lock["modules"][0];
+    assert_eq!(module["sha256"], SHA256_BY_0_9_1);
+    assert_eq!(module["resolved_source"], json!({"local_path": {"path": "modules/skills/foo"}, "git": null}));
+    let paths: Vec<_> = module["file_manifest"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| file["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(paths, ["SKILL.md", "a-b/y.txt", "a/x.txt"]);
+
+    let before = place.everything();
+    place.pack().lock_modules(&all(), Consent::Given).unwrap();
+    assert_eq!(
+        before.get("home/.agentpack/repo/agentpack.lock.json"),
+        place.everything().get("home/.agentpack/repo/agentpack.lock.json"),
+        "a lockfile that says the same is not rewritten"
+    );
+}
+
+const SHA256_BY_0_9_1: &str = "cf2d9ea916bed0b33a37b037f582705bc07839ccaec1e783d82504379768f4b8";
+
+#[test]
+fn the_service_survives_a_repository_that_vanishes() {
+    let place = Place::new();
+    place.git_repo("up", &[("SKILL.md", SKILL)]);
+    place.manifest(TARGETS, &[&module("a", &place.path("up").display().to_string(), "")]);
+    let pack: Pack = place.pack();
+    pack.lock_modules(&all(), Consent::Given).unwrap();
+    fs::remove_dir_all(place.path("up")).unwrap();
+    pack.plan(&all()).unwrap();
+    assert_eq!(code(pack.lock_modules(&all(), Consent::Given)), Code::GitFailed);
+}

@@ -1,0 +1,88 @@
+//! What was approved is what is applied.
+
+use crewkit_core::Code;
+use crewkit_pack::PackError;
+use crewkit_pack::commands::{Consent, Deploy, Pack};
+use crewkit_pack::envelope::Answer;
+use crewkit_pack::session::Select;
+
+use super::place::{Place, all, code};
+
+fn place() -> Place {
+    let module =
+        "{id: \"instructions:a\", type: instructions, tags: [base], source: {local_path: {path: i}}}";
+    let place =
+        Place::with("{codex: {mode: files, scope: project}, zed: {mode: files, scope: project}}", &[module]);
+    place.source("i/AGENTS.md", "# hi\n");
+    place
+}
+
+fn token(pack: &Pack) -> String {
+    pack.deploy_for_approval(&all()).unwrap().data["confirm_token"].as_str().unwrap().to_owned()
+}
+
+fn apply(pack: &Pack, select: &Select, token: &str) -> Result<Answer, PackError> {
+    let deploy = Deploy { apply: Some(Consent::Given), adopt: false, confirm_token: Some(token.to_owned()) };
+    pack.deploy(select, &deploy)
+}
+
+#[test]
+fn the_approved_plan_is_applied_once() {
+    let place = place();
+    let pack = place.pack();
+    let token = token(&pack);
+    assert_eq!(token.len(), 64);
+    assert_eq!(apply(&pack, &all(), &token).unwrap().data["applied"], true);
+    assert_eq!(code(apply(&pack, &all(), &token)), Code::ConfirmTokenMismatch, "a token is used up");
+}
+
+#[test]
+fn another_plan_than_the_approved_one_is_refused() {
+    let place = place();
+    let pack = place.pack();
+    let changes: [(&str, &dyn Fn()); 3] = [
+        ("a source changes", &|| drop(place.source("i/AGENTS.md", "# other\n"))),
+        ("a destination changes", &|| drop(place.write("proj/.rules", "mine\n"))),
+        ("a module is added", &|| {
+            let text = std::fs::read_to_string(place.repo("agentpack.yaml")).unwrap();
+            let more = "  - {id: \"instructions:b\", type: instructions, tags: [base], source: {local_path: {path: i}}}\n";
+            std::fs::write(place.repo("agentpack.yaml"), text + more).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let token = token(&pack);
+        change();
+        let error = apply(&pack, &all(), &token).unwrap_err();
+        assert_eq!(error.code(), Code::ConfirmTokenMismatch, "{what}");
+        assert_eq!(error.details().unwrap()["expected_confirm_plan_hash"], token, "{what}");
+        assert!(!place.path("proj/AGENTS.md").exists(), "{what}");
+    }
+}
+
+#[test]
+fn a_token_is_bound_to_its_arguments_and_its_time() {
+    let place = place();
+    let pack = place.pack();
+    let first = token(&pack);
+    let select = Select { target: "zed".to_owned(), ..all() };
+    assert_eq!(code(apply(&pack, &select, &first)), Code::ConfirmTokenMismatch);
+    assert_eq!(code(apply(&pack, &all(), &"0".repeat(64))), Code::ConfirmTokenMismatch);
+    assert_eq!(
+        code(apply(&place.pack(), &all(), &first)),
+        Code::ConfirmTokenMismatch,
+        "issued by somebody else"
+    );
+    place.wait(601);
+    assert_eq!(code(apply(&pack, &all(), &first)), Code::ConfirmTokenExpired);
+    assert!(!place.path("proj/AGENTS.md").exists());
+    let second = token(&pack);
+    assert_eq!(second, first, "the same plan has the same hash");
+    apply(&pack, &all(), &second).unwrap();
+}
+
+#[test]
+fn a_failed_plan_gets_no_token() {
+    let place = place();
+    std::fs::remove_file(place.repo("i/AGENTS.md")).unwrap();
+    assert_eq!(code(place.pack().deploy_for_approval(&all())), Code::ModuleInvalid);
+}

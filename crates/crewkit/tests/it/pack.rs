@@ -1,0 +1,319 @@
+//! The pack commands as both binaries offer them, in a home of their own.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+struct Home {
+    dir: tempfile::TempDir,
+}
+
+/// How a person can start the pack commands.
+#[derive(Debug, Clone, Copy)]
+enum Door {
+    Agentpack,
+    CrewkitPack,
+}
+
+const DOORS: [Door; 2] = [Door::Agentpack, Door::CrewkitPack];
+
+impl Home {
+    fn new() -> Self {
+        let home = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(home.path("proj")).unwrap();
+        home.write(
+            "home/.agentpack/repo/agentpack.yaml",
+            "version: 1\nprofiles: {default: {include_tags: [base]}}\ntargets:\n  codex: {mode: files, scope: project}\nmodules:\n  - {id: \"instructions:a\", type: instructions, tags: [base], source: {local_path: {path: i}}}\n",
+        );
+        home.write("home/.agentpack/repo/i/AGENTS.md", "# hi\n");
+        home
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        fs::canonicalize(self.dir.path()).unwrap().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn command(&self, door: Door, args: &[&str]) -> Command {
+        let mut command = match door {
+            Door::Agentpack => Command::new(env!("CARGO_BIN_EXE_agentpack")),
+            Door::CrewkitPack => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_crewkit"));
+                command.arg("pack");
+                command
+            }
+        };
+        command.args(args).current_dir(self.path("proj")).stdin(Stdio::null()).env("HOME", self.path("home"));
+        for name in ["AGENTPACK_HOME", "CODEX_HOME", "AGENTPACK_MACHINE_ID", "NO_COLOR", "EDITOR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, door: Door, args: &[&str]) -> Output {
+        self.command(door, args).output().unwrap()
+    }
+
+    fn json(&self, door: Door, args: &[&str]) -> (i32, Value) {
+        let output = self.run(door, &[args, &["--json"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.ends_with('\n'), "{text}");
+        (
+            output.status.code().unwrap(),
+            serde_json::from_str(&text).unwrap_or_else(|_| panic!("{args:?}: {text}")),
+        )
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_deploy_from_plan_to_rollback() {
+    for door in DOORS {
+        let home = Home::new();
+        assert_eq!(
+            home.json(door, &["plan"]).1["data"]["summary"],
+            json!({"create": 1, "delete": 0, "update": 0})
+        );
+        let (exit, refused) = home.json(door, &["deploy", "--apply"]);
+        assert_eq!((exit, &refused["errors"][0]["code"]), (1, &json!("E_CONFIRM_REQUIRED")));
+        let (exit, applied) = home.json(door, &["deploy", "--apply", "--yes"]);
+        assert_eq!((exit, &applied["command_id"]), (0, &json!("deploy --apply")));
+        let id = applied["data"]["snapshot_id"].as_str().unwrap().to_owned();
+        assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).unwrap(), "# hi\n");
+        assert_eq!(home.run(door, &["plan", "--exit-code"]).status.code(), Some(0));
+
+        home.write("proj/AGENTS.md", "drift\n");
+        for command in ["plan", "diff", "status"] {
+            assert_eq!(home.run(door, &[command, "--exit-code"]).status.code(), Some(3), "{command}");
+            assert_eq!(home.run(door, &[command]).status.code(), Some(0), "{command}");
+        }
+        let (exit, back) = home.json(door, &["rollback", "--to", &id, "--yes"]);
+        assert_eq!((exit, &back["data"]["rolled_back_to"]), (0, &json!(id)), "{back}");
+        assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).unwrap(), "# hi\n");
+        let (_, list) = home.json(door, &["snapshots", "list"]);
+        assert_eq!(list["data"]["snapshots"].as_array().unwrap().len(), 2);
+        assert_eq!(list["command"], "snapshots.list");
+    }
+}
+
+#[test]
+fn people_see_a_grouped_plan_without_colours_in_a_pipe() {
+    let home = Home::new();
+    let output = home.run(Door::Agentpack, &["plan"]);
+    let root = home.path("proj").display().to_string();
+    assert_eq!(
+        text(&output),
+        format!(
+            "Plan: +1 ~0 -0\n\ncodex {root}\n  + AGENTS.md\n\nNext: agentpack preview --diff, then agentpack deploy --apply\n"
+        )
+    );
+    let diff = text(&home.run(Door::Agentpack, &["diff"]));
+    assert!(diff.contains("@@ -0,0 +1 @@\n+# hi\n") && !diff.contains('\x1b'), "{diff}");
+}
+
+#[test]
+fn a_deploy_asks_first_and_no_answer_is_no() {
+    let home = Home::new();
+    let output = home.run(Door::Agentpack, &["deploy", "--apply"]);
+    assert!(output.status.success());
+    assert!(text(&output).ends_with("Aborted\n"), "{}", text(&output));
+    assert!(!home.path("proj/AGENTS.md").exists());
+    let mut child = home
+        .command(Door::Agentpack, &["deploy", "--apply"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"y\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(text(&output).contains("Applied. Snapshot: "), "{}", text(&output));
+    assert!(home.path("proj/AGENTS.md").exists());
+}
+
+#[test]
+fn errors_name_code_cause_and_next_step() {
+    let home = Home::new();
+    let output = home.run(Door::Agentpack, &["plan", "--profile", "nope"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.starts_with("error[E_PROFILE_NOT_FOUND]: profile not found: nope; there are default\n  next: "),
+        "{said}"
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn usage_errors_are_json_when_json_was_asked_for() {
+    let home = Home::new();
+    for door in DOORS {
+        for (args, command) in [
+            (&["plan", "--no-such"][..], "plan"),
+            (&["overlay", "edit"], "overlay"),
+            (&["rollback"], "rollback"),
+        ] {
+            let (exit, envelope) = home.json(door, args);
+            assert_eq!(exit, 2, "{args:?}");
+            assert_eq!(envelope["errors"][0]["code"], "E_ARGUMENT_INVALID", "{args:?}");
+            assert_eq!(envelope["command"], command, "{args:?}");
+        }
+    }
+    let output = home.run(Door::Agentpack, &["plan", "--no-such"]);
+    assert!(output.stdout.is_empty() && output.status.code() == Some(2));
+}
+
+#[test]
+fn version_help_schema_and_completions() {
+    let home = Home::new();
+    assert_eq!(
+        text(&home.run(Door::Agentpack, &["--version"])),
+        concat!("agentpack ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+    let (_, help) = home.json(Door::Agentpack, &["help"]);
+    let ids: Vec<&str> = help["data"]["commands"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|command| command["id"].as_str().unwrap())
+        .collect();
+    for id in ["init", "add", "deploy", "doctor --fix", "overlay rebase", "snapshots prune", "mcp serve"] {
+        assert!(ids.contains(&id), "{id} is not in {ids:?}");
+    }
+    assert_eq!(home.json(Door::Agentpack, &["schema"]).1["data"]["envelope"]["schema_version"], 1);
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(text(&home.run(Door::Agentpack, &["completions", shell])).contains("agentpack"), "{shell}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let home = Home::new();
+    let modules: String = (0..2000)
+        .map(|index| format!("  - {{id: \"prompt:p{index}\", type: prompt, tags: [base], source: {{local_path: {{path: p/p{index}.md}}}}}}\n"))
+        .collect();
+    home.write(
+        "home/.agentpack/repo/agentpack.yaml",
+        &format!("version: 1\nprofiles: {{default: {{include_tags: [base]}}}}\ntargets:\n  codex: {{mode: files, scope: both}}\nmodules:\n{modules}"),
+    );
+    for index in 0..2000 {
+        home.write(&format!("home/.agentpack/repo/p/p{index}.md"), "x");
+    }
+    let mut child = home
+        .command(Door::Agentpack, &["plan", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn the_default_home_can_be_moved_and_the_editor_is_opened() {
+    let home = Home::new();
+    fs::rename(home.path("home/.agentpack"), home.path("home/moved")).unwrap();
+    let mut command = home.command(Door::Agentpack, &["overlay", "edit", "instructions:a"]);
+    let log = home.path("edited");
+    home.write("editor", &format!("#!/bin/sh\necho \"$@\" > '{}'\n", log.display()));
+    let editor = home.path("editor");
+    let mut permissions = fs::metadata(&editor).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    fs::set_permissions(&editor, permissions).unwrap();
+    command.env("AGENTPACK_HOME", "~/moved").env("EDITOR", format!("{} --wait", editor.display()));
+    assert!(command.output().unwrap().status.success());
+    let opened = fs::read_to_string(log).unwrap();
+    assert!(
+        opened.starts_with("--wait ") && opened.contains("moved/repo/overlays/instructions_a--"),
+        "{opened}"
+    );
+}
+
+#[test]
+fn mcp_serve_offers_the_pack_tools_under_their_old_name() {
+    let home = Home::new();
+    let mut child = home
+        .command(Door::Agentpack, &["mcp", "serve"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut ask = |message: Value| {
+        writeln!(input, "{message}").unwrap();
+        if message.get("id").is_none() {
+            return Value::Null;
+        }
+        serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()
+    };
+    let hello = ask(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}));
+    assert_eq!(hello["result"]["serverInfo"]["name"], "agentpack");
+    ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let tools = ask(json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}));
+    let names: Vec<&str> = tools["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["plan", "diff", "preview", "status", "doctor", "deploy", "deploy_apply", "rollback", "explain"]
+    );
+    let mut id = 2;
+    let mut call = |name: &str, arguments: Value| {
+        id += 1;
+        let answer = ask(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": name, "arguments": arguments}}));
+        let result = answer["result"].clone();
+        let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(text, result["structuredContent"], "{name}");
+        assert_eq!(
+            result["isError"].as_bool().unwrap_or(false),
+            result["structuredContent"]["ok"] == json!(false)
+        );
+        result["structuredContent"].clone()
+    };
+    let code = |envelope: &Value| envelope["errors"][0]["code"].as_str().unwrap().to_owned();
+    for arguments in [json!({}), json!({"yes": false}), json!({"yes": "true"}), json!({"repo": "/nowhere"})] {
+        let envelope = call("deploy_apply", arguments);
+        assert_eq!(code(&envelope), "E_CONFIRM_REQUIRED");
+        assert_eq!(
+            (&envelope["command"], &envelope["command_id"]),
+            (&json!("deploy"), &json!("deploy --apply"))
+        );
+    }
+    assert_eq!(code(&call("rollback", json!({"to": "1"}))), "E_CONFIRM_REQUIRED");
+    assert_eq!(code(&call("plan", json!({"colour": "red"}))), "E_ARGUMENT_INVALID");
+    assert_eq!(code(&call("rollback", json!({"yes": true}))), "E_ARGUMENT_INVALID");
+    assert_eq!(call("deploy_apply", json!({"yes": true, "dry_run": true}))["data"]["applied"], false);
+    assert!(!home.path("proj/AGENTS.md").exists());
+
+    let token = call("deploy", json!({}))["data"]["confirm_token"].clone();
+    home.write("home/.agentpack/repo/i/AGENTS.md", "# other\n");
+    let late = call("deploy_apply", json!({"yes": true, "confirm_token": token}));
+    assert_eq!(code(&late), "E_CONFIRM_TOKEN_MISMATCH");
+    assert!(!home.path("proj/AGENTS.md").exists());
+    let token = call("deploy", json!({}))["data"]["confirm_token"].clone();
+    assert_eq!(call("deploy_apply", json!({"yes": true, "confirm_token": token}))["data"]["applied"], true);
+    assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).unwrap(), "# other\n");
+    assert_eq!(call("status", json!({"only": ["missing"]}))["data"]["drift"], json!([]));
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
