@@ -17,6 +17,8 @@ usage: cargo xtask <chore>
 
   ci              everything that has to pass before a change lands
   bench agents    a thousand agents, beside what their model and a bare server allow
+  bench local [--agents N] [--rounds N]
+                  two hundred agents on this machine: create, list, equip, kill the server, delete
   bench mcp       MCP calls, start and memory, beside bare programs
   bench pack [--skills N] [--rounds N] [--binary PATH]
                   our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["ci"] => ci::run(),
         ["bench", "agents"] => bench::agents::run(),
+        ["bench", "local", rest @ ..] => bench::local::run(rest),
         ["bench", "mcp"] => bench::mcp::run(),
         ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["conformance"] => conformance::run(),

@@ -2,5 +2,6 @@
 
 pub(crate) mod agents;
 mod client;
+pub(crate) mod local;
 pub(crate) mod mcp;
 pub(crate) mod pack;
