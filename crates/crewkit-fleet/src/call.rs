@@ -19,7 +19,7 @@ const LOCAL_TOOLS: [&str; 3] = ["equip_agents", "fleet_drift", "add_agent_projec
 #[derive(Clone)]
 pub enum AnyFleet {
     /// Workspaces on Coder.
-    Coder(Fleet<CoderBackend>),
+    Coder(Box<Fleet<CoderBackend>>),
     /// Workspaces on this machine.
     Local(Arc<LocalFleet>),
 }

@@ -49,7 +49,7 @@ impl Pack {
     #[must_use]
     pub fn in_workspace(&self, workspace: &Path, state: &Path) -> Self {
         let mut env = self.env.clone();
-        env.cwd = workspace.to_owned();
+        workspace.clone_into(&mut env.cwd);
         env.workspace_state = Some(state.to_owned());
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
@@ -76,7 +76,7 @@ impl Pack {
         let applied = locked.apply(&request)?;
         report.warnings.extend(applied.untidy);
         report.changed = request.changes.len();
-        report.snapshot_id = applied.snapshot_id.map(|id| id.to_string());
+        report.snapshot_id = applied.snapshot_id;
         Ok(report)
     }
 

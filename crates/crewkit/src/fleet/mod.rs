@@ -36,7 +36,7 @@ pub fn service(config: &Config) -> Result<Option<AnyFleet>, Failure> {
     settings.limits = config.limits();
     let backend = CoderBackend::new(settings, Clock::system())
         .map_err(|error| wrong(format!("`fleet.coder`: {error}")))?;
-    Ok(Some(AnyFleet::Coder(Fleet::new(backend, service_options(config)?))))
+    Ok(Some(AnyFleet::Coder(Box::new(Fleet::new(backend, service_options(config)?)))))
 }
 
 /// How the fleet behaves, wherever its workspaces are.

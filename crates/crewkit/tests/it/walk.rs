@@ -159,7 +159,8 @@ async fn serve_create_start_history_equip_rollback_delete() {
 
     let base = served.base.clone();
     let fleet = |arguments: &[&str]| {
-        let (code, out, err) = output(crewkit(&home).args(["--server", &base, "fleet"]).args(arguments));
+        let (code, out, err) =
+            output(crewkit(&home).env("CREWKIT_SERVER", &base).arg("fleet").args(arguments));
         assert_eq!(code, 0, "{out}{err}");
         serde_json::from_str::<Value>(&out).unwrap()
     };

@@ -13,11 +13,11 @@ pub(super) fn tree(from: &Path, to: &Path, limits: CopyLimits) -> Result<(), Wor
     // A project may contain the home it is copied into; copies must not be copied.
     let copies = to.canonicalize().map_err(|source| WorkspaceError::path(to, source))?;
     let copies = copies.parent().unwrap_or(&copies);
-    let copied = below(from, to, copies, limits, &mut room);
-    if copied.is_err() {
+    let outcome = below(from, to, copies, limits, &mut room);
+    if outcome.is_err() {
         let _ = fs::remove_dir_all(to);
     }
-    copied
+    outcome
 }
 
 fn below(

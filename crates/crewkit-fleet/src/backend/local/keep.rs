@@ -169,7 +169,7 @@ impl Survey {
                 match header.split_once(' ') {
                     Some(("branch.oid", oid)) if oid != "(initial)" => survey.head = Some(oid.to_owned()),
                     Some(("branch.head", name)) if name != "(detached)" => {
-                        survey.branch = Some(name.to_owned())
+                        survey.branch = Some(name.to_owned());
                     }
                     _ => {}
                 }
@@ -394,7 +394,7 @@ async fn finish(git: &Git, project: &Path, checkout: &Checkout, path: &Path, kep
             kept.branches.retain(|branch| *branch != checkout.branch);
         }
         Ok(false) if !kept.branches.contains(&checkout.branch) => {
-            kept.branches.insert(0, checkout.branch.clone())
+            kept.branches.insert(0, checkout.branch.clone());
         }
         Ok(false) => {}
         Err(error) => tracing::warn!(%error, "a branch is kept because its commits could not be looked up"),

@@ -53,7 +53,7 @@ use work::Work;
 use crate::error::FleetError;
 
 /// How often the trash is looked through.
-const SWEEP: Duration = Duration::from_secs(3600);
+const SWEEP: Duration = Duration::from_hours(1);
 
 /// The fleet on this machine; a handle that can be cloned.
 #[derive(Clone)]

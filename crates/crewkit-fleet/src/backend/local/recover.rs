@@ -25,7 +25,9 @@ impl Local {
             .filter(|task| task.state == TaskState::Queued && !self.works().contains_key(&task.id))
             .collect();
         waiting.sort_by_key(|task| task.created_ms);
-        waiting.iter().for_each(|task| self.submit(task, Begin::Queued));
+        for task in &waiting {
+            self.submit(task, Begin::Queued);
+        }
         self.end_orphans().await;
     }
 

@@ -129,7 +129,7 @@ impl Memory {
                 self.tasks.remove(&id);
             }
             Change::DropTask(id) => {
-                self.tasks.values_mut().for_each(|tasks| tasks.retain(|task| task.id != id))
+                self.tasks.values_mut().for_each(|tasks| tasks.retain(|task| task.id != id));
             }
             Change::PutProject(row) => drop(self.projects.insert(row.id.clone(), row)),
             Change::DropProject(id) => drop(self.projects.remove(&id)),

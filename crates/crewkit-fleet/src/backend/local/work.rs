@@ -21,7 +21,7 @@ use super::{Local, output, prompt};
 /// Pause before an end that could not be written is written again.
 const REWRITE: Duration = Duration::from_secs(1);
 /// How long one wait for a run lasts before it is waited for again.
-const WAIT: Duration = Duration::from_secs(240);
+const WAIT: Duration = Duration::from_mins(4);
 
 /// A task that is under way in this process.
 #[derive(Debug, Clone)]
@@ -360,7 +360,7 @@ impl Local {
             match self.shared.store.write(changes).await {
                 Ok(()) | Err(StoreError::Closed) => return,
                 Err(error) => {
-                    tracing::error!(task = row.id, %error, "the end of a task could not be written; trying again")
+                    tracing::error!(task = row.id, %error, "the end of a task could not be written; trying again");
                 }
             }
             tokio::time::sleep(REWRITE).await;

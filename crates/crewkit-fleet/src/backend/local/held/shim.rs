@@ -50,7 +50,7 @@ pub fn run(dir: &Path, ready: &mut dyn Write, now_ms: fn() -> u64) -> io::Result
     write_whole(&files.identity(), &Identity { shim: me, child: holder.child.id() })?;
     // A server that died meanwhile does not hear it; it will find the file.
     let _ = writeln!(ready, "ready").and_then(|()| ready.flush());
-    let (ending, status) = holder.hold(&control);
+    let (ending, status) = holder.hold(control.as_ref());
     let leftovers = holder.end_tree();
     let status = status.or_else(|| holder.child.wait().ok());
     holder.last_words();
@@ -163,7 +163,7 @@ impl Holder {
     }
 
     /// Waits until the child has ended, or has to be ended. Tells how, and with which status if it is known already.
-    fn hold(&mut self, control: &Option<OwnedFd>) -> (Ending, Option<ExitStatus>) {
+    fn hold(&mut self, control: Option<&OwnedFd>) -> (Ending, Option<ExitStatus>) {
         let began = Instant::now();
         let time_is_over = (self.order.seconds > 0).then(|| began + Duration::from_secs(self.order.seconds));
         let mut asked: Option<(Ending, Instant)> = None;
@@ -176,7 +176,7 @@ impl Holder {
             match asked {
                 Some((ending, kill_at)) if now >= kill_at => return (ending, None),
                 None if time_is_over.is_some_and(|over| now >= over) => {
-                    asked = Some(self.ask(Ending::OutOfTime))
+                    asked = Some(self.ask(Ending::OutOfTime));
                 }
                 None if self.is_told_to_stop(control) => asked = Some(self.ask(Ending::Stopped)),
                 _ => {}
@@ -186,7 +186,7 @@ impl Holder {
             if end_of_child.is_none() || control.is_none() {
                 pause = Some(pause.map_or(LOOK, |pause| pause.min(LOOK)));
             }
-            self.listen(end_of_child.as_ref().map(AsFd::as_fd), control.as_ref().map(AsFd::as_fd), pause);
+            self.listen(end_of_child.as_ref().map(AsFd::as_fd), control.map(AsFd::as_fd), pause);
             self.collect();
         }
     }
@@ -200,7 +200,7 @@ impl Holder {
         (ending, Instant::now() + Duration::from_millis(self.order.grace_ms))
     }
 
-    fn is_told_to_stop(&self, control: &Option<OwnedFd>) -> bool {
+    fn is_told_to_stop(&self, control: Option<&OwnedFd>) -> bool {
         match control {
             Some(control) => rustix::io::read(control, &mut [0; 64]).is_ok_and(|length| length > 0),
             None => self.stop_file.exists(),
