@@ -218,6 +218,20 @@ codes! {
             "The pack part itself failed; this is a bug.",
             "Report the message.";
     }
+    "Fleet" {
+        FleetBadRequest = "bad_request",
+            "A fleet tool was given something it cannot act on: an argument, a name that is taken, an agent in the wrong status.",
+            "Read `message` and `details.field` or `details.reason`; they say what to change.";
+        FleetNotFound = "not_found",
+            "The agent or project does not exist, or belongs to someone else.",
+            "List what there is with `list_agents` or `list_agent_projects`.";
+        FleetConflict = "conflict",
+            "The agent is busy, or its workspace is in the middle of another operation.",
+            "Wait with `wait_for_agent`, or stop the running task first.";
+        FleetUnavailable = "service_unavailable",
+            "The place where the workspaces live did not answer, refused the token, or answered nonsense.",
+            "Read `details`; check `CODER_URL` and `CODER_SESSION_TOKEN`, then try again.";
+    }
     "Agents" {
         AgentNotFound = "E_AGENT_NOT_FOUND",
             "There is no agent with this id.",
@@ -258,20 +272,6 @@ codes! {
         StoreTooNew = "E_STORE_TOO_NEW",
             "The run store was written by a newer crewkit.",
             "Update crewkit, or point it at another home.";
-    }
-    "Fleet" {
-        FleetBadRequest = "bad_request",
-            "A fleet tool was given something it cannot act on: an argument, a name that is taken, an agent in the wrong status.",
-            "Read `message` and `details.field` or `details.reason`; they say what to change.";
-        FleetNotFound = "not_found",
-            "The agent or project does not exist, or belongs to someone else.",
-            "List what there is with `list_agents` or `list_agent_projects`.";
-        FleetConflict = "conflict",
-            "The agent is busy, or its workspace is in the middle of another operation.",
-            "Wait with `wait_for_agent`, or stop the running task first.";
-        FleetUnavailable = "service_unavailable",
-            "The place where the workspaces live did not answer, refused the token, or answered nonsense.",
-            "Read `details`; check `CODER_URL` and `CODER_SESSION_TOKEN`, then try again.";
     }
 }
 

@@ -114,6 +114,70 @@ limits! {
     /// Time an approved plan can be applied.
     pack_confirm_seconds = 600;
 
+    // Fleet.
+    /// Time one request to Coder may take.
+    fleet_coder_request_ms = 4_000;
+    /// Time one read from Coder may take with all its attempts.
+    fleet_coder_deadline_ms = 8_500;
+    /// Time Coder or a workspace gets to accept a message for an agent.
+    fleet_coder_send_ms = 20_000;
+    /// Time requests to Coder are refused at once after it stopped answering, until one is tried again.
+    fleet_coder_pause_ms = 10_000;
+    /// Largest single answer of Coder, and largest workspace within a list.
+    fleet_coder_answer_bytes = 8 * MIB;
+    /// Workspaces asked for in one request of a list.
+    fleet_coder_page = 100;
+    /// Longest spec or task description.
+    fleet_text_bytes = 256 * KIB;
+    /// Time the metadata of one agent may take.
+    fleet_metadata_agent_ms = 3_000;
+    /// Time the metadata of a whole list may take; agents that are later have none.
+    fleet_metadata_list_ms = 5_000;
+    /// Agents whose metadata is collected at once.
+    fleet_metadata_parallel = 1_024;
+    /// Time one metadata command in a workspace may take.
+    fleet_metadata_field_ms = 5_000;
+    /// Largest metadata answer of one workspace.
+    fleet_metadata_bytes = 256 * KIB;
+    /// Largest value of one metadata field; longer ones are cut.
+    fleet_metadata_value_bytes = 8 * KIB;
+    /// Largest log entry in an answer; longer ones are cut.
+    fleet_log_entry_bytes = 16 * KIB;
+    /// Time a stopped task gets to come to rest before the answer says that it has not.
+    fleet_stop_confirm_ms = 3_000;
+    /// Time a deletion waits for another operation on the workspace to end.
+    fleet_delete_wait_ms = 8_000;
+    /// Time a restart waits for the workspace to stop.
+    fleet_restart_wait_seconds = 120;
+    /// Longest time `wait_for_agent` waits.
+    fleet_wait_seconds = 300;
+    /// Started and stopped tasks that are remembered.
+    fleet_journal_entries = 4_096;
+
+    // The fleet on this machine.
+    /// Time one git command may take.
+    fleet_git_seconds = 120;
+    /// Largest plain directory that is copied for an agent.
+    fleet_copy_bytes = 2 * 1024 * MIB;
+    /// Files and directories of a plain directory that is copied for an agent.
+    fleet_copy_entries = 100_000;
+    /// Days the files of deleted agents stay in the trash; 0 means for ever.
+    fleet_trash_days = 14;
+    /// Tasks of agents on this machine at work at once; further ones wait.
+    fleet_tasks_active = 32;
+    /// Time one task may take; 0 means no cap.
+    fleet_task_seconds = 14_400;
+    /// Tokens one agent may use in all its tasks; 0 means no cap.
+    fleet_agent_tokens = 20_000_000;
+    /// Tasks that are remembered of one agent.
+    fleet_tasks_kept = 1_000;
+    /// Output that is kept of each stream of a task's process.
+    fleet_output_bytes = 16 * MIB;
+    /// Time a new agent's workspace may take before the answer says that it is still being made.
+    fleet_create_wait_ms = 5_000;
+    /// Agents that are equipped at once.
+    fleet_equip_parallel = 4;
+
     // Agents.
     /// Longest contract.
     agent_contract_bytes = MIB;
@@ -203,70 +267,6 @@ limits! {
     driver_line_bytes = 4 * MIB;
     /// Time a process gets between being asked to end and being killed.
     driver_stop_grace_seconds = 5;
-
-    // Fleet.
-    /// Time one request to Coder may take.
-    fleet_coder_request_ms = 4_000;
-    /// Time one read from Coder may take with all its attempts.
-    fleet_coder_deadline_ms = 8_500;
-    /// Time Coder or a workspace gets to accept a message for an agent.
-    fleet_coder_send_ms = 20_000;
-    /// Time requests to Coder are refused at once after it stopped answering, until one is tried again.
-    fleet_coder_pause_ms = 10_000;
-    /// Largest single answer of Coder, and largest workspace within a list.
-    fleet_coder_answer_bytes = 8 * MIB;
-    /// Workspaces asked for in one request of a list.
-    fleet_coder_page = 100;
-    /// Longest spec or task description.
-    fleet_text_bytes = 256 * KIB;
-    /// Time the metadata of one agent may take.
-    fleet_metadata_agent_ms = 3_000;
-    /// Time the metadata of a whole list may take; agents that are later have none.
-    fleet_metadata_list_ms = 5_000;
-    /// Agents whose metadata is collected at once.
-    fleet_metadata_parallel = 1_024;
-    /// Time one metadata command in a workspace may take.
-    fleet_metadata_field_ms = 5_000;
-    /// Largest metadata answer of one workspace.
-    fleet_metadata_bytes = 256 * KIB;
-    /// Largest value of one metadata field; longer ones are cut.
-    fleet_metadata_value_bytes = 8 * KIB;
-    /// Largest log entry in an answer; longer ones are cut.
-    fleet_log_entry_bytes = 16 * KIB;
-    /// Time a stopped task gets to come to rest before the answer says that it has not.
-    fleet_stop_confirm_ms = 3_000;
-    /// Time a deletion waits for another operation on the workspace to end.
-    fleet_delete_wait_ms = 8_000;
-    /// Time a restart waits for the workspace to stop.
-    fleet_restart_wait_seconds = 120;
-    /// Longest time `wait_for_agent` waits.
-    fleet_wait_seconds = 300;
-    /// Started and stopped tasks that are remembered.
-    fleet_journal_entries = 4_096;
-
-    // The fleet on this machine.
-    /// Time one git command may take.
-    fleet_git_seconds = 120;
-    /// Largest plain directory that is copied for an agent.
-    fleet_copy_bytes = 2 * 1024 * MIB;
-    /// Files and directories of a plain directory that is copied for an agent.
-    fleet_copy_entries = 100_000;
-    /// Days the files of deleted agents stay in the trash; 0 means for ever.
-    fleet_trash_days = 14;
-    /// Tasks of agents on this machine at work at once; further ones wait.
-    fleet_tasks_active = 32;
-    /// Time one task may take; 0 means no cap.
-    fleet_task_seconds = 14_400;
-    /// Tokens one agent may use in all its tasks; 0 means no cap.
-    fleet_agent_tokens = 20_000_000;
-    /// Tasks that are remembered of one agent.
-    fleet_tasks_kept = 1_000;
-    /// Output that is kept of each stream of a task's process.
-    fleet_output_bytes = 16 * MIB;
-    /// Time a new agent's workspace may take before the answer says that it is still being made.
-    fleet_create_wait_ms = 5_000;
-    /// Agents that are equipped at once.
-    fleet_equip_parallel = 4;
 }
 
 #[cfg(test)]

@@ -210,9 +210,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
             mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
         }
-        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
+        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
@@ -222,7 +222,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 /// The services of this process.
 pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
     let pack = Arc::new(pack::service(config.limits())?);
-    let agents = Arc::new(Agents::lazy(agent::options(config, public_base)?));
+    let agents = Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config));
+    let agents = Arc::new(agents);
     let fleet = match fleet::service(config)? {
         Some(coder) => coder,
         None => local::fleet(config, &pack, &agents)?,

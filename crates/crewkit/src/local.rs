@@ -47,9 +47,17 @@ pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<
     let open = move || {
         let (options, service, agents) = (options.clone(), service.clone(), Arc::clone(&agents));
         async move {
-            let unavailable = |error: String| FleetError::unavailable(error).with("reason", "store");
-            let engine = agents.engine().await.map_err(|error| unavailable(error.to_string()))?.clone();
-            let local = Local::open(options, engine).await.map_err(|error| unavailable(error.to_string()))?;
+            let unavailable = |is_locked: bool, message: String| {
+                if is_locked { FleetError::locked(message) } else { FleetError::unavailable(message) }
+            };
+            let engine = agents
+                .engine()
+                .await
+                .map_err(|error| unavailable(error.code() == Code::StoreLocked, error.to_string()))?
+                .clone();
+            let local = Local::open(options, engine)
+                .await
+                .map_err(|error| unavailable(error.is_locked(), error.to_string()))?;
             Ok(Fleet::new(local, service))
         }
         .boxed()

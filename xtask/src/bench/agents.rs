@@ -31,7 +31,8 @@ pub(crate) fn run() -> Result<()> {
         turns(&release, &mut table).await?;
         payload(&release, &mut table).await?;
         table.print();
-        if table.missed { bail!("a bound was missed") } else { Ok(()) }
+        anyhow::ensure!(!table.missed, "a bound was missed");
+        Ok(())
     })
 }
 

@@ -23,7 +23,7 @@ struct Scripted {
 }
 
 impl Model for Scripted {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "scripted"
     }
 

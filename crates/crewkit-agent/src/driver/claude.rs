@@ -1,5 +1,7 @@
 //! The stream of `claude -p --output-format stream-json --verbose`.
 
+use std::collections::HashMap;
+
 use crewkit_core::run::StopReason;
 use serde_json::Value;
 
@@ -11,6 +13,10 @@ use crate::event::{EventBody, ToolCall, Usage};
 pub(super) struct Claude {
     /// Lines of one message repeat its usage; it is counted once.
     counted: Option<String>,
+    /// What was counted so far; the result tells the truth about the whole.
+    usage: Usage,
+    /// Names of the tools that were called; results tell only the call.
+    tools: HashMap<String, String>,
     verdict: Option<Verdict>,
 }
 
@@ -35,11 +41,8 @@ impl Interpreter for Claude {
                 vec![EventBody::note(format!("claude started with {model}"))]
             }
             "assistant" => self.assistant(&event["message"]),
-            "user" => results(&event["message"]),
-            "result" => {
-                self.take_result(&event);
-                Vec::new()
-            }
+            "user" => self.results(&event["message"]),
+            "result" => self.take_result(&event),
             _ => Vec::new(),
         }
     }
@@ -80,6 +83,8 @@ impl Claude {
         let id = message["id"].as_str().map(str::to_owned);
         let usage = if id.is_some() && id == self.counted { None } else { usage_of(&message["usage"]) };
         self.counted = id;
+        self.usage = self.usage.plus(usage.unwrap_or_default());
+        self.tools.extend(tool_calls.iter().map(|call: &ToolCall| (call.id.clone(), call.name.clone())));
         if content.is_empty() && reasoning.is_empty() && tool_calls.is_empty() {
             return Vec::new();
         }
@@ -87,7 +92,7 @@ impl Claude {
         vec![EventBody::Assistant { content, reasoning, tool_calls, usage }]
     }
 
-    fn take_result(&mut self, event: &Value) {
+    fn take_result(&mut self, event: &Value) -> Vec<EventBody> {
         let subtype = event["subtype"].as_str().unwrap_or_default();
         let failed = event["is_error"].as_bool().unwrap_or(false) || subtype != "success";
         let listed: Vec<&str> =
@@ -98,20 +103,38 @@ impl Claude {
             None => format!("claude ended with {subtype}"),
         };
         self.verdict = Some(Verdict { failed, text });
+        // Messages carry the usage of their beginning; what was written later shows only here.
+        let whole = usage_of(&event["usage"]).unwrap_or_default();
+        let missing = Usage {
+            input_tokens: whole.input_tokens.saturating_sub(self.usage.input_tokens),
+            output_tokens: whole.output_tokens.saturating_sub(self.usage.output_tokens),
+        };
+        if missing.total() == 0 {
+            return Vec::new();
+        }
+        vec![EventBody::Assistant {
+            content: String::new(),
+            reasoning: None,
+            tool_calls: Vec::new(),
+            usage: Some(missing),
+        }]
     }
-}
 
-fn results(message: &Value) -> Vec<EventBody> {
-    let blocks = message["content"].as_array().into_iter().flatten();
-    blocks
-        .filter(|block| block["type"] == "tool_result")
-        .map(|block| EventBody::ToolResult {
-            call_id: block["tool_use_id"].as_str().unwrap_or_default().to_owned(),
-            name: String::new(),
-            content: text_of(&block["content"]),
-            is_error: block["is_error"].as_bool().unwrap_or(false),
-        })
-        .collect()
+    fn results(&mut self, message: &Value) -> Vec<EventBody> {
+        let blocks = message["content"].as_array().into_iter().flatten();
+        blocks
+            .filter(|block| block["type"] == "tool_result")
+            .map(|block| {
+                let call_id = block["tool_use_id"].as_str().unwrap_or_default().to_owned();
+                EventBody::ToolResult {
+                    name: self.tools.remove(&call_id).unwrap_or_default(),
+                    content: text_of(&block["content"]),
+                    is_error: block["is_error"].as_bool().unwrap_or(false),
+                    call_id,
+                }
+            })
+            .collect()
+    }
 }
 
 fn text_of(content: &Value) -> String {

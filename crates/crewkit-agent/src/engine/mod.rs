@@ -4,9 +4,11 @@
 //! called; runs at work are then found by the next process and told truthfully as interrupted.
 
 mod chat;
+mod checks;
 mod error;
 mod options;
 mod payload;
+mod queries;
 mod subscription;
 mod task;
 mod view;
@@ -18,8 +20,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crewkit_core::run::{Move, RunId, RunStatus, StopReason};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,7 +32,7 @@ pub use view::{Moment, OutputRow, Status, output_rows};
 use crate::driver::ProcessDriver;
 use crate::event::Event;
 use crate::model::{EndpointModel, Model, Rehearsal};
-use crate::store::{Ack, Begin, Change, Effect, Entry, NewRun, PayloadInfo, RunRecord, RunSpec, Store};
+use crate::store::{Ack, Begin, Change, Effect, NewRun, PayloadInfo, RunRecord, RunSpec, Store};
 use crate::sync::lock;
 use crate::tools::CommandPolicy;
 use crate::tools::mcp::{ListedTool, ServerStatus, Surroundings, ToolServers};
@@ -370,123 +370,6 @@ impl Engine {
         Ok(old)
     }
 
-    /// The state of each run, in the order of the ids.
-    pub fn status<S: AsRef<str>>(&self, ids: &[S]) -> Result<Vec<Status>, Error> {
-        self.check_count(ids.len())?;
-        let parsed: Vec<Option<RunId>> = ids.iter().map(|id| RunId::from_str(id.as_ref()).ok()).collect();
-        let found = self.shared.store.memory().get_many(parsed.iter().map(Option::as_ref));
-        Ok(ids
-            .iter()
-            .zip(found)
-            .map(|(id, entry)| match entry {
-                Some(entry) => self.view(&entry),
-                None => Status::unknown(id.as_ref()),
-            })
-            .collect())
-    }
-
-    /// The state of one run.
-    pub fn show(&self, id: &str) -> Result<Status, Error> {
-        Ok(self.view(&*self.entry(id)?))
-    }
-
-    fn view(&self, entry: &Entry) -> Status {
-        let record = entry.record();
-        let model = match self.means(&record.spec) {
-            Ok(Means::Loop(model)) => Some(model.name().to_owned()),
-            _ => None,
-        };
-        Status::of(entry, model, &self.shared.options.public_base)
-    }
-
-    /// Everything about one run.
-    pub fn record(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
-        Ok(self.entry(id)?.record())
-    }
-
-    /// All runs, oldest first, optionally of one status.
-    pub fn list(&self, status: Option<RunStatus>) -> Vec<Status> {
-        let entries = self.shared.store.memory().all();
-        let wanted = entries
-            .iter()
-            .filter(|entry| status.is_none_or(|status| entry.record().state.status() == status));
-        wanted.map(|entry| self.view(entry)).collect()
-    }
-
-    /// The records of all runs, oldest first.
-    pub fn records(&self) -> Vec<Arc<RunRecord>> {
-        self.shared.store.memory().all().iter().map(|entry| entry.record()).collect()
-    }
-
-    /// Waits until runs have ended, or the time is over. `progress` hears how many have, whenever that changes.
-    pub async fn wait<S: AsRef<str>>(
-        &self,
-        ids: &[S],
-        until: Until,
-        time: Duration,
-        progress: &(dyn Fn(usize, usize) + Send + Sync),
-    ) -> Result<Waited, Error> {
-        self.check_count(ids.len())?;
-        let time = time.min(Duration::from_secs(self.shared.options.limits.agent_wait_seconds));
-        let entries: Vec<Arc<Entry>> = ids.iter().filter_map(|id| self.entry(id.as_ref()).ok()).collect();
-        let total = entries.len();
-        let mut open: FuturesUnordered<_> = entries
-            .iter()
-            .map(|entry| {
-                let mut pulse = entry.watch();
-                async move { pulse.wait_for(|pulse| pulse.ended).await.map(drop) }
-            })
-            .collect();
-        let mut ended = 0;
-        let waiting = async {
-            while open.next().await.is_some() {
-                ended += 1;
-                progress(ended, total);
-                if until == Until::Any {
-                    break;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(time, waiting).await;
-        let done = match until {
-            Until::All => ended == total,
-            Until::Any => ended > 0 || total == 0,
-        };
-        Ok(Waited { done, agents: self.status(ids)? })
-    }
-
-    /// A part of a run's transcript: at most `limit` entries after the one at `after`.
-    pub async fn output(&self, id: &str, after: u64, limit: usize) -> Result<Page, Error> {
-        let entry = self.entry(id)?;
-        let most = usize::try_from(self.shared.options.limits.agent_output_entries).unwrap_or(usize::MAX);
-        let limit = limit.clamp(1, most.max(1));
-        let entries = match entry.tail_after(after, limit) {
-            Some(entries) => entries,
-            None => self.shared.store.reader().events(&entry.record().id, after, limit).await?,
-        };
-        let record = entry.record();
-        let next = entries.last().map(|event| event.seq).filter(|seq| *seq < record.last_seq);
-        Ok(Page { entries, next, status: record.state.status() })
-    }
-
-    /// Follows a run from the entry after `after`.
-    pub fn subscribe(&self, id: &str, after: u64) -> Result<Subscription, Error> {
-        Ok(Subscription::new(self.shared.store.clone(), self.entry(id)?, after))
-    }
-
-    /// Size and tag of a run's payload.
-    pub fn payload_info(&self, id: &str) -> Result<PayloadInfo, Error> {
-        let record = self.record(id)?;
-        record.payload.clone().ok_or_else(|| Error::PayloadMissing(record.id.clone()))
-    }
-
-    /// A run's payload, compressed.
-    pub async fn payload(&self, id: &str) -> Result<Payload, Error> {
-        let info = self.payload_info(id)?;
-        let gzip = self.shared.store.reader().payload(&info).await?;
-        Ok(Payload { info, gzip })
-    }
-
     /// The tool servers and their tools.
     pub fn tools(&self) -> (Vec<ServerStatus>, Vec<ListedTool>) {
         let servers = &self.shared.servers;
@@ -515,90 +398,6 @@ impl Engine {
     /// The options it was made with.
     pub fn options(&self) -> &Options {
         &self.shared.options
-    }
-
-    fn id(&self, id: &str) -> Result<RunId, Error> {
-        let parsed =
-            RunId::from_str(id).ok().filter(|parsed| self.shared.store.memory().get(parsed).is_some());
-        parsed.ok_or_else(|| Error::NotFound(id.chars().take(100).collect()))
-    }
-
-    fn entry(&self, id: &str) -> Result<Arc<Entry>, Error> {
-        let parsed = RunId::from_str(id).ok();
-        let entry = parsed.and_then(|id| self.shared.store.memory().get(&id));
-        entry.ok_or_else(|| Error::NotFound(id.chars().take(100).collect()))
-    }
-
-    fn model(&self, name: Option<&str>) -> Result<Arc<dyn Model>, Error> {
-        let models = &self.shared.models;
-        // The rehearsal comes last: it is the default only when nothing else is configured.
-        let found = match name {
-            None => models.first(),
-            Some(name) => models.iter().find(|(known, _)| known == name),
-        };
-        match found {
-            Some((_, model)) => Ok(Arc::clone(model)),
-            None => Err(Error::UnknownModel {
-                name: name.unwrap_or_default().to_owned(),
-                known: models.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
-            }),
-        }
-    }
-
-    fn means(&self, spec: &RunSpec) -> Result<Means, Error> {
-        match spec.driver.as_deref() {
-            None | Some("loop") => Ok(Means::Loop(self.model(spec.model.as_deref())?)),
-            Some(name) => {
-                let drivers = &self.shared.drivers;
-                let found = drivers.iter().find(|driver| driver.name == name);
-                found.map(|driver| Means::Process(Arc::clone(driver))).ok_or_else(|| Error::UnknownDriver {
-                    name: name.to_owned(),
-                    known: std::iter::once("loop")
-                        .chain(drivers.iter().map(|driver| driver.name.as_str()))
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                })
-            }
-        }
-    }
-
-    async fn check_workdir(&self, spec: &RunSpec) -> Result<(), Error> {
-        let Some(path) = spec.workdir.clone() else { return Ok(()) };
-        let no = |path, source| Err(Error::Workdir { path, source });
-        if !path.is_absolute() {
-            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "must be an absolute path");
-            return no(path, source);
-        }
-        match tokio::fs::metadata(&path).await {
-            Ok(metadata) if metadata.is_dir() => Ok(()),
-            Ok(_) => no(path, std::io::ErrorKind::NotADirectory.into()),
-            Err(source) => no(path, source),
-        }
-    }
-
-    fn check_contract(&self, contract: &str) -> Result<(), Error> {
-        if contract.trim().is_empty() {
-            return Err(Error::ContractBlank);
-        }
-        self.check_length(contract)
-    }
-
-    fn check_length(&self, contract: &str) -> Result<(), Error> {
-        let limit = self.shared.options.limits.agent_contract_bytes;
-        if contract.len() as u64 > limit {
-            return Err(Error::ContractTooLong { bytes: contract.len(), limit });
-        }
-        Ok(())
-    }
-
-    fn check_count(&self, count: usize) -> Result<(), Error> {
-        let limit = self.shared.options.limits.agent_status_ids;
-        if count as u64 > limit { Err(Error::TooManyIds { count, limit }) } else { Ok(()) }
-    }
-
-    fn check_room(&self) -> Result<(), Error> {
-        let limit = self.shared.options.limits.agent_runs_active;
-        if self.shared.tasks.len() as u64 >= limit { Err(Error::Busy(limit)) } else { Ok(()) }
     }
 
     fn cut_summary(&self, summary: String) -> String {

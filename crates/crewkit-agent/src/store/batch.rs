@@ -186,8 +186,10 @@ impl<'a> Batch<'a> {
 
 impl Draft {
     fn push(&mut self, body: EventBody, at: Timestamp) {
-        if let EventBody::Assistant { usage, .. } = &body {
-            self.record.turns += 1;
+        if let EventBody::Assistant { usage, content, reasoning, tool_calls } = &body {
+            // Drivers that tell the cost afterwards do so in an entry that says nothing else.
+            let says_something = !content.is_empty() || reasoning.is_some() || !tool_calls.is_empty();
+            self.record.turns += u64::from(says_something || usage.is_none());
             self.record.usage = self.record.usage.plus(usage.unwrap_or_default());
         }
         self.record.last_seq += 1;

@@ -90,7 +90,8 @@ fn outline(bodies: &[EventBody]) -> Vec<String> {
 async fn the_streams_become_the_same_kind_of_transcript() {
     let claude = world(driver("claude-ok", "", Format::Claude)).await;
     let id = claude.start_spec("c", spec()).await;
-    assert_eq!(claude.end_of(&id).await.tokens, Some(12), "usage that is repeated counts once");
+    let status = claude.end_of(&id).await;
+    assert_eq!((status.tokens, status.turns), (Some(32), Some(3)), "usage that is repeated counts once");
     assert_eq!(
         outline(&claude.transcript(&id).await),
         [
@@ -102,6 +103,7 @@ async fn the_streams_become_the_same_kind_of_transcript() {
             "assistant \"\" - [\"Bash{\\\"command\\\":\\\"ls\\\"}\"] 0",
             "result toolu_1 \"a.txt\" false",
             "note {\"type\":\"assistant\",\"message\":{\"content\":[{\"type\":\"te",
+            "assistant \"\" - [] 20",
             "status completed",
         ]
     );

@@ -62,7 +62,7 @@ async fn a_command_that_never_ends_is_ended_with_its_children() {
          quick: {meta: {}, cmds: ['echo 1']}\n",
     );
     let mut runner = runner(home.path(), None);
-    runner.limits.fleet_metadata_field_ms = 500;
+    runner.limits.fleet_metadata_field_ms = 4_000;
     let fields = runner.collect().await.in_full();
     assert!(fields["slow"]["error"].as_str().unwrap().contains("took longer"), "{fields:?}");
     assert_eq!(fields["quick"]["value"], 1);

@@ -231,7 +231,7 @@ async fn without_a_taskfile_git_and_the_reports_speak() {
 async fn one_hanging_workspace_of_ten_costs_its_own_metadata_only() {
     let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
     // Long enough for the nine on any machine, and over for the tenth before the test is.
-    let limits = Limits { fleet_metadata_agent_ms: 3_000, ..patient() };
+    let limits = Limits { fleet_metadata_agent_ms: 6_000, ..patient() };
     let fleet = fleet(&sim, |settings| settings.limits = limits);
     {
         let mut world = sim.world();

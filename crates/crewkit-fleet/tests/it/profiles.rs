@@ -110,7 +110,7 @@ async fn a_template_without_a_way_for_the_prompt_gets_it_as_a_message() {
     assert!(created.message.contains("will be sent when the agent is ready"), "{}", created.message);
     sim.world().finish_builds();
     let told = || sim.world().workspace_mut("papi").agent.messages.clone();
-    for _ in 0..200 {
+    for _ in 0..1200 {
         if !told().is_empty() {
             break;
         }

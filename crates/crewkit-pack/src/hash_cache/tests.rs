@@ -8,7 +8,7 @@ fn later(by: Duration) -> Arc<dyn Fn() -> SystemTime + Send + Sync> {
 }
 
 fn stat(path: &Path) -> Stat {
-    crate::scan::stat_of(&File::open(path).unwrap()).unwrap()
+    crate::scan::stat_of(File::open(path).unwrap()).unwrap()
 }
 
 fn hash(cache: &HashCache, path: &Path) -> Digest {
@@ -32,7 +32,7 @@ fn an_edit_of_the_same_size_and_modification_time_is_seen() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
     std::fs::write(&path, "one").unwrap();
-    let cache = HashCache::in_memory(later(Duration::from_secs(60)));
+    let cache = HashCache::in_memory(later(Duration::from_mins(1)));
     assert_eq!(hash(&cache, &path), Digest::of(b"one"));
     assert!(cache.get(&stat(&path)).is_some(), "a settled file is remembered");
 
@@ -67,7 +67,7 @@ fn what_counts_as_settled() {
         (9 * second + 1, second + 1, 5_000, false),
         (second + 1, 9 * second + 1, 5_000, false),
     ] {
-        let stat = Stat { changed, modified, ..numbered(1) };
+        let stat = Stat { modified, changed, ..numbered(1) };
         assert_eq!(
             settled(&stat, UNIX_EPOCH + Duration::from_millis(now_ms)),
             want,

@@ -27,10 +27,12 @@ fn outcome(kind: &str, files: &[(&str, &str)]) -> String {
     }
 }
 
+type Files<'a> = &'a [(&'a str, &'a str)];
+
 #[test]
 fn content_must_fit_the_type() {
     let good = "---\nname: a\ndescription: b\n---\nbody\n";
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    let cases: &[(&str, Files<'_>, &str)] = &[
         ("instructions", &[("AGENTS.md", "")], "ok"),
         ("instructions", &[("AGENTS.md", ""), ("more.txt", "")], "ok"),
         (

@@ -261,10 +261,10 @@ mod tests {
         #[test]
         fn what_is_made_applies(before in "([abc]{0,2}\n){0,12}[abc]{0,2}", after in "([abc]{0,2}\n){0,12}[abc]{0,2}") {
             let patch = make("f", &before, &after);
-            if before != after {
-                prop_assert_eq!(applied(&patch, &before), after);
-            } else {
+            if before == after {
                 prop_assert_eq!(patch, "");
+            } else {
+                prop_assert_eq!(applied(&patch, &before), after);
             }
         }
 

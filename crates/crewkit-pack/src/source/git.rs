@@ -231,7 +231,7 @@ mod tests {
         let listing =
             format!("{a}\trefs/heads/v1\n{b}\trefs/tags/v1\n{c}\trefs/tags/v1^{{}}\n{b}\trefs/tags/v2\n");
         let picked = |listing: &str, name| pick(listing, name).map(|commit| commit.to_string());
-        assert_eq!(picked(&listing, "v1"), Some(c.clone()));
+        assert_eq!(picked(&listing, "v1"), Some(c));
         assert_eq!(picked(&listing.replace("^{}", "-x"), "v1"), Some(a));
         assert_eq!(picked(&listing, "v2"), Some(b));
         assert_eq!(picked(&listing, "v3"), None);

@@ -26,19 +26,20 @@ const START_INPUT: &str = r#"{"type":"object","additionalProperties":false,"requ
 "max_seconds":{"type":"integer","minimum":1,"description":"Cap on wall time."},
 "key":{"type":"string","minLength":1,"maxLength":200,"description":"Repeating a call with the same key starts nothing new."}}}"#;
 
-const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]}}}"#;
 
 const STATUS_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_ids"],"properties":{
 "agent_ids":{"type":"array","items":{"type":"string"},"description":"Ids from agent_start."}}}"#;
 
-const STATUS_OUTPUT: &str = r#"{"type":"object","properties":{"result":{"type":"array","items":{"type":"object"}},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const STATUS_OUTPUT: &str =
+    r#"{"type":"object","properties":{"result":{"type":"array","items":{"type":"object"}}}}"#;
 
 const COMPLETE_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id","summary"],"properties":{
 "agent_id":{"type":"string"},
 "summary":{"type":"string","description":"What was done and what came out of it."},
 "payload":{"type":["string","null"],"description":"The work product, if it is text."}}}"#;
 
-const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"completed_at":{"type":"string"},"stopped_at":{"type":["string","null"]},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"completed_at":{"type":"string"},"stopped_at":{"type":["string","null"]}}}"#;
 
 const STOP_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id"],"properties":{
 "agent_id":{"type":"string"}}}"#;
@@ -48,7 +49,7 @@ const WAIT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"requi
 "until":{"type":"string","enum":["all","any"],"default":"all","description":"Wait for all of them, or for the first."},
 "timeout_seconds":{"type":"integer","minimum":0,"maximum":300,"default":60,"description":"Answer after this time in any case."}}}"#;
 
-const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}}}}"#;
 
 const OUTPUT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id"],"properties":{
 "agent_id":{"type":"string"},
@@ -56,7 +57,7 @@ const OUTPUT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"req
 "limit":{"type":"integer","minimum":1,"maximum":500,"default":50,"description":"Entries at most."},
 "max_chars":{"type":"integer","minimum":1,"default":2000,"description":"Longer texts are cut."}}}"#;
 
-const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"type":["integer","null"]},"error":{"type":"string"},"code":{"type":"string"},"next_step":{"type":"string"}}}"#;
+const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"type":["integer","null"]}}}"#;
 
 /// The rows of the table.
 pub fn operations() -> Vec<Operation> {
@@ -80,7 +81,7 @@ pub fn operations() -> Vec<Operation> {
             START_INPUT,
             START_OUTPUT,
             Hints::ADD.remote(),
-            |call| Box::pin(start(call)),
+            |call| Box::pin(here_or_there("agent_start", call, start)),
         ),
         row(
             "agent_status",
@@ -89,7 +90,7 @@ pub fn operations() -> Vec<Operation> {
             STATUS_INPUT,
             STATUS_OUTPUT,
             Hints::READ,
-            |call| Box::pin(status(call)),
+            |call| Box::pin(here_or_there("agent_status", call, status)),
         ),
         row(
             "agent_complete",
@@ -98,7 +99,7 @@ pub fn operations() -> Vec<Operation> {
             COMPLETE_INPUT,
             END_OUTPUT,
             Hints::CHANGE,
-            |call| Box::pin(complete(call)),
+            |call| Box::pin(here_or_there("agent_complete", call, complete)),
         ),
         row(
             "agent_stop",
@@ -107,7 +108,7 @@ pub fn operations() -> Vec<Operation> {
             STOP_INPUT,
             END_OUTPUT,
             Hints::DESTROY,
-            |call| Box::pin(stop(call)),
+            |call| Box::pin(here_or_there("agent_stop", call, stop)),
         ),
         row(
             "agent_wait",
@@ -116,7 +117,7 @@ pub fn operations() -> Vec<Operation> {
             WAIT_INPUT,
             WAIT_OUTPUT,
             Hints::READ,
-            |call| Box::pin(wait(call)),
+            |call| Box::pin(here_or_there("agent_wait", call, wait)),
         ),
         row(
             "agent_output",
@@ -125,7 +126,7 @@ pub fn operations() -> Vec<Operation> {
             OUTPUT_INPUT,
             OUTPUT_OUTPUT,
             Hints::READ,
-            |call| Box::pin(output(call)),
+            |call| Box::pin(here_or_there("agent_output", call, output)),
         ),
     ]
 }
@@ -166,6 +167,25 @@ impl From<Error> for Failure {
 
 async fn engine(call: &Call) -> Result<&Engine, Failure> {
     Ok(call.services.agents.engine().await?)
+}
+
+/// Runs an operation here, or in the process that has the store when this one cannot have it.
+async fn here_or_there<F: Future<Output = HandlerResult>>(
+    name: &'static str,
+    call: Call,
+    here: impl FnOnce(Call) -> F,
+) -> HandlerResult {
+    let forward = call.services.agents.forward().cloned();
+    let locked = call.services.agents.engine().await.err().filter(|error| error.code() == Code::StoreLocked);
+    let (Some(error), Some(forward)) = (locked, forward) else { return here(call).await };
+    match forward(name, call.arguments).await {
+        Ok(answer) if answer.failed() => Err(Failure { status: answer.status, body: answer.body }),
+        Ok(answer) => Ok(answer.body),
+        Err(message) => Err(Failure {
+            status: http_status(Code::StoreLocked),
+            body: body(Code::StoreLocked, &format!("{error}, and {message}")),
+        }),
+    }
 }
 
 /// What a new run is to be, from the arguments of a call.

@@ -61,9 +61,8 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        Self::new(
-            [super::pack::operations(), super::fleet::operations(), super::agents::operations()].concat(),
-        )
+        let toolsets = [super::pack::operations(), super::fleet::operations(), super::agents::operations()];
+        Self::new(toolsets.concat())
     }
 
     /// The operation called `name`.

@@ -117,6 +117,7 @@ const PROJECT_LIST: &str =
 const LOGS: &str = r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"},"error":{"type":"string"}}}"#;
 
 /// The rows, in the order of the contract; what it does not know comes last.
+#[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
 pub fn operations() -> Vec<Operation> {
     let read = Hints::READ_REMOTE;
     let add = Hints::ADD.remote();
@@ -281,9 +282,24 @@ fn answer(call: Call, tool: &'static str) -> Pin<Box<dyn Future<Output = Handler
                 FleetError::unavailable(message).with("reason", "not_configured").with("operation", tool);
             return Err(failure(&error));
         };
-        let work = fleet.call(tool, call.arguments);
+        let forward = call.services.agents.forward().cloned();
+        let work = async {
+            let again = forward.is_some().then(|| call.arguments.clone());
+            match (fleet.call(tool, call.arguments).await, forward, again) {
+                // Another process has the record; nothing was done here, so it is asked instead.
+                (Err(error), Some(forward), Some(arguments)) if error.is_locked() => {
+                    let told = forward(tool, arguments).await;
+                    let answer = told.map_err(|message| failure(&error.clone().with("server", message)))?;
+                    if answer.failed() {
+                        return Err(Failure { status: answer.status, body: answer.body });
+                    }
+                    Ok(answer.body)
+                }
+                (outcome, ..) => outcome.map_err(|error| failure(&error)),
+            }
+        };
         tokio::select! {
-            outcome = work => outcome.map_err(|error| failure(&error)),
+            outcome = work => outcome,
             // Nobody waits for the answer any more. A write that has been sent is carried out all the same.
             () = call.cancelled.cancelled() => {
                 Err(failure(&FleetError::unavailable("the request was canceled").with("operation", tool)))

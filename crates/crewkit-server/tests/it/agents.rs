@@ -23,7 +23,7 @@ struct Doors {
     _home: tempfile::TempDir,
 }
 
-const SLOW: Duration = Duration::from_secs(600);
+const SLOW: Duration = Duration::from_mins(10);
 
 impl Doors {
     async fn open(script: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
@@ -74,7 +74,7 @@ impl Socket {
 
     /// The next frame; null when the server closed.
     async fn frame(&mut self) -> Value {
-        let next = tokio::time::timeout(Duration::from_secs(60), self.0.next()).await.expect("no frame came");
+        let next = tokio::time::timeout(Duration::from_mins(1), self.0.next()).await.expect("no frame came");
         match next {
             Some(Ok(Message::Text(text))) => serde_json::from_str(&text).unwrap(),
             _ => Value::Null,

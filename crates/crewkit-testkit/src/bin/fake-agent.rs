@@ -86,8 +86,8 @@ fn claude_turns() {
 
 fn claude(result: &Value) {
     claude_turns();
-    let mut event =
-        json!({"type": "result", "duration_ms": 5, "num_turns": 1, "session_id": "s", "total_cost_usd": 0.1});
+    let mut event = json!({"type": "result", "duration_ms": 5, "num_turns": 1, "session_id": "s", "total_cost_usd": 0.1,
+                           "usage": {"input_tokens": 3, "cache_read_input_tokens": 4, "output_tokens": 25}});
     for (key, value) in result.as_object().into_iter().flatten() {
         event[key] = value.clone();
     }

@@ -29,7 +29,7 @@ pub fn service(config: &Config) -> Result<Option<AnyFleet>, Failure> {
     let Some(url) = config.text("fleet.coder.url") else { return Ok(None) };
     let wrong = |message: String| Failure::new(Code::SettingInvalid, message);
     let mut settings = CoderSettings::new(url, token(config)?);
-    settings.owner = config.text("fleet.coder.owner").unwrap_or("me").to_owned();
+    config.text("fleet.coder.owner").unwrap_or("me").clone_into(&mut settings.owner);
     settings.organization = config.text("fleet.coder.organization").map(str::to_owned);
     settings.projects = config.list("fleet.coder.projects");
     settings.metadata_keys = config.list("fleet.coder.metadata_keys");

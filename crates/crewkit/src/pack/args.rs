@@ -35,13 +35,13 @@ pub struct PackArgs {
 /// The flags every pack command takes.
 #[derive(Debug, Clone, Args)]
 pub struct Globals {
-    /// Path to the config repo (default: $AGENTPACK_HOME/repo).
+    /// Path to the config repo (default: `$AGENTPACK_HOME/repo`).
     #[arg(long, global = true, value_name = "DIR")]
     pub repo: Option<PathBuf>,
     /// Profile of agentpack.yaml.
     #[arg(long, global = true, default_value = "default")]
     pub profile: String,
-    /// Target: codex, claude_code, cursor, vscode, jetbrains, zed, export_dir or all.
+    /// Target: codex, `claude_code`, cursor, vscode, jetbrains, zed, `export_dir` or all.
     #[arg(long, global = true, default_value = "all")]
     pub target: String,
     /// Machine id for machine overlays (default: detected).
@@ -211,7 +211,7 @@ pub enum SnapshotsCommand {
     },
     /// Remove all but the newest.
     Prune {
-        /// How many stay (default: limits.pack_snapshots_kept).
+        /// How many stay (default: the limit `pack_snapshots_kept`).
         #[arg(long, value_name = "N")]
         keep: Option<u64>,
     },

@@ -157,7 +157,7 @@ impl Run<'_> {
             self.pack.deploy(&self.select, &Deploy { apply: consent, adopt, confirm_token })
         };
         if self.json || !applies {
-            let consent = applies.then(|| if self.yes { Consent::Given } else { Consent::Missing });
+            let consent = applies.then_some(if self.yes { Consent::Given } else { Consent::Missing });
             let outcome = deploy(consent, None);
             let exit = self.finish(&command, outcome);
             if !self.json && exit == Exit::Ok {

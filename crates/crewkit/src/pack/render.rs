@@ -22,8 +22,7 @@ pub(super) fn answer(command: &CommandName, answer: &Answer, style: Style, progr
     let data = &answer.data;
     match command.path.as_slice() {
         ["plan"] => plan(data, answer, style) + &hint_after_plan(data, style, program),
-        ["diff"] => plan(&data["plan"], answer, style) + &lines(&data["diff"], style),
-        ["preview"] => plan(&data["plan"], answer, style) + &lines(&data["diff"], style),
+        ["diff" | "preview"] => plan(&data["plan"], answer, style) + &lines(&data["diff"], style),
         ["deploy"] => deploy(data, answer, style),
         ["status"] => status(data, style),
         ["doctor"] => doctor(data, style),

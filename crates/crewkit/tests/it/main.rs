@@ -1,6 +1,7 @@
 //! The built binaries, as a person or a client starts them.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod agent;
 mod cli;
 mod conformance_absent;
 mod pack;

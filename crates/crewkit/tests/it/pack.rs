@@ -200,9 +200,12 @@ fn version_help_schema_and_completions() {
 #[test]
 fn a_closed_pipe_ends_quietly() {
     let home = Home::new();
-    let modules: String = (0..2000)
-        .map(|index| format!("  - {{id: \"prompt:p{index}\", type: prompt, tags: [base], source: {{local_path: {{path: p/p{index}.md}}}}}}\n"))
-        .collect();
+    let module = |index: usize| {
+        format!(
+            "  - {{id: \"prompt:p{index}\", type: prompt, tags: [base], source: {{local_path: {{path: p/p{index}.md}}}}}}\n"
+        )
+    };
+    let modules = (0..2000).map(module).collect::<Vec<_>>().concat();
     home.write(
         "home/.agentpack/repo/agentpack.yaml",
         &format!("version: 1\nprofiles: {{default: {{include_tags: [base]}}}}\ntargets:\n  codex: {{mode: files, scope: both}}\nmodules:\n{modules}"),

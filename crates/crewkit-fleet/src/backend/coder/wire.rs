@@ -329,3 +329,7 @@ impl<T> NullableList<T> {
         self.0.unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

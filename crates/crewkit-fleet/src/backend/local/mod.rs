@@ -104,6 +104,13 @@ pub enum OpenError {
     Setting(String),
 }
 
+impl OpenError {
+    /// Whether another process has the record.
+    pub const fn is_locked(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Locked { .. }))
+    }
+}
+
 impl Local {
     /// Opens the record, adopts what an earlier server left running, and goes on with what it left half done.
     ///

@@ -86,9 +86,11 @@ fn names_that_do_not_exist() {
     assert!(!place.path("home/.agentpack/state/crewkit/snapshots/12345").exists());
 }
 
+type Files<'a> = &'a [(&'a str, &'a [u8])];
+
 #[test]
 fn modules() {
-    let cases: &[(&str, &[(&str, &[u8])], Code, &str)] = &[
+    let cases: &[(&str, Files<'_>, Code, &str)] = &[
         (INSTRUCTIONS, &[], Code::SourceMissing, "instructions:a"),
         (INSTRUCTIONS, &[("i/README.md", b"")], Code::ModuleInvalid, "AGENTS.md"),
         (INSTRUCTIONS, &[("i/AGENTS.md", b"\xff\xfe")], Code::ModuleInvalid, "UTF-8"),
