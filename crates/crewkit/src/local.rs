@@ -25,6 +25,9 @@ use crate::failure::Failure;
 /// The hidden sub-command that holds a process of an agent.
 pub const SHIM: &str = "shim";
 
+/// What `crewkit fleet project add` asks for; no operation of the table.
+pub const ADD_PROJECT: &str = "add_agent_project";
+
 /// Holds the process ordered in `dir` until it ends. Starts no runtime and reads no settings: there may be hundreds.
 pub fn shim(dir: Option<&OsString>) -> ExitCode {
     let Some(dir) = dir else { return ExitCode::from(64) };
@@ -171,7 +174,7 @@ pub async fn register(
     operation: &str,
     arguments: &serde_json::Map<String, serde_json::Value>,
 ) -> Result<Option<serde_json::Value>, Failure> {
-    if operation != "add_agent_project" {
+    if operation != ADD_PROJECT {
         return Ok(None);
     }
     let options = options(config, &Arc::new(crate::pack::service(config.limits())?))?;

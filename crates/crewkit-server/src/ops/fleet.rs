@@ -86,8 +86,8 @@ const EQUIP: &str = r#"{
     "project": { "type": "string" },
     "all": { "type": "boolean" },
     "profile": { "type": "string" },
-    "canary": { "type": "integer", "description": "Do this many first, the others only when none failed." },
-    "rollback": { "type": "boolean", "description": "Take the newest deployment back." },
+    "canary": { "type": "integer" },
+    "rollback": { "type": "boolean" },
     "yes": { "const": true }
   },
   "required": ["yes"]
@@ -96,25 +96,20 @@ const EQUIP: &str = r#"{
 const DRIFT: &str =
     r#"{"type":"object","properties":{"agent_name":{"type":"string"},"project":{"type":"string"}}}"#;
 
-const ADD_PROJECT: &str = r#"{
-  "type": "object",
-  "properties": { "path": { "type": "string", "description": "Absolute." }, "name": { "type": "string" } },
-  "required": ["path"]
-}"#;
+const ANYTHING: &str = r#"{"type":"object"}"#;
 
-const REPORT: &str = r#"{"type":"object","properties":{"agents":{"type":"array"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const PROJECT: &str = r#"{"type":"object","properties":{"project":{"type":"object"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-
-const AGENT: &str = r#"{"type":"object","properties":{"agent":{"type":"object"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const AGENTS: &str = r#"{"type":"object","properties":{"agents":{"type":"array"},"total_count":{"type":"integer"},"error":{"type":"string"}}}"#;
-const TASKS: &str = r#"{"type":"object","properties":{"tasks":{"type":"array"},"total_count":{"type":"integer"},"total_pages":{"type":"integer"},"error":{"type":"string"}}}"#;
-const TASK: &str = r#"{"type":"object","properties":{"task":{"type":"object"},"agent_status":{"type":"string"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const STATUS: &str = r#"{"type":"object","properties":{"agent_name":{"type":"string"},"status":{"type":"string"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const ROLE_LIST: &str =
-    r#"{"type":"object","properties":{"roles":{"type":"array"},"error":{"type":"string"}}}"#;
-const PROJECT_LIST: &str =
-    r#"{"type":"object","properties":{"projects":{"type":"array"},"error":{"type":"string"}}}"#;
-const LOGS: &str = r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"},"error":{"type":"string"}}}"#;
+const AGENT: &str = r#"{"type":"object","properties":{"agent":{"type":"object"}}}"#;
+const AGENTS: &str =
+    r#"{"type":"object","properties":{"agents":{"type":"array"},"total_count":{"type":"integer"}}}"#;
+const TASKS: &str = r#"{"type":"object","properties":{"tasks":{"type":"array"},"total_count":{"type":"integer"},"total_pages":{"type":"integer"}}}"#;
+const TASK: &str =
+    r#"{"type":"object","properties":{"task":{"type":"object"},"agent_status":{"type":"string"}}}"#;
+const STATUS: &str =
+    r#"{"type":"object","properties":{"agent_name":{"type":"string"},"status":{"type":"string"}}}"#;
+const ROLE_LIST: &str = r#"{"type":"object","properties":{"roles":{"type":"array"}}}"#;
+const PROJECT_LIST: &str = r#"{"type":"object","properties":{"projects":{"type":"array"}}}"#;
+const LOGS: &str =
+    r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"}}}"#;
 
 /// The rows, in the order of the contract; what it does not know comes last.
 #[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
@@ -226,8 +221,8 @@ pub fn operations() -> Vec<Operation> {
             ..row(
                 "equip_agents",
                 "Equip agents",
-                "Deploy a pack profile into workspaces, each all or nothing. Requires yes=true.",
-                (EQUIP, REPORT),
+                "Deploy a pack profile into workspaces, or take it back. Requires yes=true.",
+                (EQUIP, ANYTHING),
                 Hints::DESTROY,
                 |call| answer(call, "equip_agents"),
             )
@@ -236,17 +231,9 @@ pub fn operations() -> Vec<Operation> {
             "fleet_drift",
             "Kit drift",
             "Show where workspaces differ from their kit.",
-            (DRIFT, AGENTS),
+            (DRIFT, ANYTHING),
             Hints::READ,
             |call| answer(call, "fleet_drift"),
-        ),
-        row(
-            "add_agent_project",
-            "Register a project",
-            "Register a directory of this machine as a project.",
-            (ADD_PROJECT, PROJECT),
-            Hints::CHANGE,
-            |call| answer(call, "add_agent_project"),
         ),
     ]
 }

@@ -203,7 +203,7 @@ impl FleetArgs {
             FleetCommand::Project(ProjectCommand::Add { path, name }) => {
                 // The server may run elsewhere in the tree, so a path must mean the same to both.
                 let path = std::path::absolute(&path).unwrap_or(path);
-                ("add_agent_project", json!({"path": path, "name": name}))
+                (crate::local::ADD_PROJECT, json!({"path": path, "name": name}))
             }
             FleetCommand::Equip(whom) => (
                 "equip_agents",

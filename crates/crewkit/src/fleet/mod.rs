@@ -76,6 +76,9 @@ pub fn run(config: &Config, arguments: FleetArgs, json: bool) -> Result<Exit, Fa
             Some(fleet) => here(fleet, operation, arguments).await,
             None => match local::register(config, operation, &arguments).await? {
                 Some(body) => Ok(Answer { status: 200, body }),
+                None if operation == local::ADD_PROJECT => {
+                    Remote::new(config)?.post_json("/api/fleet/projects", arguments).await
+                }
                 None => Remote::new(config)?.run(operation, arguments).await,
             },
         }
