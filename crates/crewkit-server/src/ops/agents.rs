@@ -26,7 +26,7 @@ const START_INPUT: &str = r#"{"type":"object","additionalProperties":false,"requ
 "max_seconds":{"type":"integer","minimum":1,"description":"Cap on wall time."},
 "key":{"type":"string","minLength":1,"maxLength":200,"description":"Repeating a call with the same key starts nothing new."}}}"#;
 
-const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]}}}"#;
+const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"anyOf":[{"type":"string"},{"type":"null"}]}}}"#;
 
 const STATUS_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_ids"],"properties":{
 "agent_ids":{"type":"array","items":{"type":"string"},"description":"Ids from agent_start."}}}"#;
@@ -37,9 +37,9 @@ const STATUS_OUTPUT: &str =
 const COMPLETE_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id","summary"],"properties":{
 "agent_id":{"type":"string"},
 "summary":{"type":"string","description":"What was done and what came out of it."},
-"payload":{"type":["string","null"],"description":"The work product, if it is text."}}}"#;
+"payload":{"anyOf":[{"type":"string"},{"type":"null"}],"description":"The work product, if it is text."}}}"#;
 
-const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"type":["string","null"]},"completed_at":{"type":"string"},"stopped_at":{"type":["string","null"]}}}"#;
+const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"anyOf":[{"type":"string"},{"type":"null"}]},"completed_at":{"type":"string"},"stopped_at":{"anyOf":[{"type":"string"},{"type":"null"}]}}}"#;
 
 const STOP_INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["agent_id"],"properties":{
 "agent_id":{"type":"string"}}}"#;
@@ -57,7 +57,7 @@ const OUTPUT_INPUT: &str = r#"{"type":"object","additionalProperties":false,"req
 "limit":{"type":"integer","minimum":1,"maximum":500,"default":50,"description":"Entries at most."},
 "max_chars":{"type":"integer","minimum":1,"default":2000,"description":"Longer texts are cut."}}}"#;
 
-const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"type":["integer","null"]}}}"#;
+const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"anyOf":[{"type":"integer"},{"type":"null"}]}}}"#;
 
 /// The rows of the table.
 pub fn operations() -> Vec<Operation> {

@@ -1,7 +1,7 @@
 //! Checks arguments against an operation's input schema.
 //!
-//! Knows the part of JSON Schema that the table uses and nothing else: `type`, `enum`, `const`, `required`,
-//! `properties`, `additionalProperties`, `items`, `minimum`, `maximum`, `minLength`, `maxLength`, `minItems`, `maxItems`
+//! Knows the part of JSON Schema that the table uses and nothing else: `type`, `enum`, `const`, `anyOf`,
+//! `required`, `properties`, `additionalProperties`, `items`, `minimum`, `maximum`, `minLength`, `maxLength`, `minItems`, `maxItems`
 //! and `default`. A full validator would double the binary; the tests hold this one against such a validator.
 
 use std::fmt;
@@ -77,6 +77,12 @@ fn check_value(schema: &Value, value: &Value, at: &str) -> Result<(), WrongArgum
         && !type_matches(expected, value)
     {
         return Err(wrong(at.to_owned(), format!("must be {}, not {}", type_names(expected), kind(value))));
+    }
+    if let Some(forms) = schema.get("anyOf").and_then(Value::as_array)
+        && !forms.iter().any(|form| check_value(form, value, at).is_ok())
+    {
+        let forms: Vec<_> = forms.iter().filter_map(|form| form.get("type")).map(type_names).collect();
+        return Err(wrong(at.to_owned(), format!("must be {}, not {}", forms.join(" or "), kind(value))));
     }
     if let Some(only) = schema.get("const")
         && !equal(only, value)

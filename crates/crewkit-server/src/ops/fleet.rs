@@ -29,12 +29,12 @@ const CREATE: &str = r#"{
 const LIST: &str = r#"{
   "type": "object",
   "properties": {
-    "status_filter": { "type": ["string", "null"], "description": "pending, starting, busy, idle, stopping, stopped, failed, canceling, canceled, deleting, deleted or offline." },
-    "project_filter": { "type": ["string", "null"] },
-    "role_filter": { "type": ["string", "null"] },
+    "status_filter": { "anyOf":[{"type":"string"},{"type":"null"}], "description": "pending, starting, busy, idle, stopping, stopped, failed, canceling, canceled, deleting, deleted or offline." },
+    "project_filter": { "anyOf":[{"type":"string"},{"type":"null"}] },
+    "role_filter": { "anyOf":[{"type":"string"},{"type":"null"}] },
     "include_metadata": { "type": "boolean", "default": true },
-    "limit": { "type": ["integer", "null"] },
-    "offset": { "type": ["integer", "null"] }
+    "limit": { "anyOf":[{"type":"integer"},{"type":"null"}] },
+    "offset": { "anyOf":[{"type":"integer"},{"type":"null"}] }
   }
 }"#;
 

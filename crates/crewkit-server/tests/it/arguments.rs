@@ -38,6 +38,7 @@ fn schemas() -> Vec<JsonObject> {
         "b": {"type": "object", "additionalProperties": false, "properties": {"c": {"type": "number", "maximum": 5}}},
         "d": {"type": "array", "minItems": 1, "items": {"enum": [1, "x", null]}},
         "e": {"const": 1},
+        "f": {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]},
     }});
     let product = Catalog::product().unwrap();
     let tests = operations::catalog();
