@@ -18,6 +18,8 @@ usage: cargo xtask <chore>
   ci              everything that has to pass before a change lands
   bench agents    a thousand agents, beside what their model and a bare server allow
   bench fleet     the fleet tools over a simulated Coder, against their bounds
+  bench local [--agents N] [--rounds N]
+                  two hundred agents on this machine: create, list, equip, kill the server, delete
   bench mcp       MCP calls, start and memory, beside bare programs
   bench pack [--skills N] [--rounds N] [--binary PATH]
                   our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(),
         ["bench", "agents"] => bench::agents::run(),
         ["bench", "fleet"] => bench::fleet::run(),
+        ["bench", "local", rest @ ..] => bench::local::run(rest),
         ["bench", "mcp"] => bench::mcp::run(),
         ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["conformance"] => conformance::run(),

@@ -154,6 +154,30 @@ limits! {
     /// Started and stopped tasks that are remembered.
     fleet_journal_entries = 4_096;
 
+    // The fleet on this machine.
+    /// Time one git command may take.
+    fleet_git_seconds = 120;
+    /// Largest plain directory that is copied for an agent.
+    fleet_copy_bytes = 2 * 1024 * MIB;
+    /// Files and directories of a plain directory that is copied for an agent.
+    fleet_copy_entries = 100_000;
+    /// Days the files of deleted agents stay in the trash; 0 means for ever.
+    fleet_trash_days = 14;
+    /// Tasks of agents on this machine at work at once; further ones wait.
+    fleet_tasks_active = 32;
+    /// Time one task may take; 0 means no cap.
+    fleet_task_seconds = 14_400;
+    /// Tokens one agent may use in all its tasks; 0 means no cap.
+    fleet_agent_tokens = 20_000_000;
+    /// Tasks that are remembered of one agent.
+    fleet_tasks_kept = 1_000;
+    /// Output that is kept of each stream of a task's process.
+    fleet_output_bytes = 16 * MIB;
+    /// Time a new agent's workspace may take before the answer says that it is still being made.
+    fleet_create_wait_ms = 5_000;
+    /// Agents that are equipped at once.
+    fleet_equip_parallel = 4;
+
     // Agents.
     /// Longest contract.
     agent_contract_bytes = MIB;

@@ -1,25 +1,34 @@
 //! The tools by name, from JSON to JSON: what every door needs and none should repeat.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::backend::Backend;
 use crate::backend::coder::CoderBackend;
+use crate::backend::local::LocalFleet;
 use crate::error::FleetError;
 use crate::service::Fleet;
+
+/// Tools that need the workspaces at hand.
+const LOCAL_TOOLS: [&str; 3] = ["equip_agents", "fleet_drift", "add_agent_project"];
 
 /// A fleet over whichever backend is configured.
 #[derive(Clone)]
 pub enum AnyFleet {
     /// Workspaces on Coder.
-    Coder(Fleet<CoderBackend>),
+    Coder(Box<Fleet<CoderBackend>>),
+    /// Workspaces on this machine.
+    Local(Arc<LocalFleet>),
 }
 
 impl std::fmt::Debug for AnyFleet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Coder(_) => f.write_str("AnyFleet::Coder"),
+            Self::Local(_) => f.write_str("AnyFleet::Local"),
         }
     }
 }
@@ -28,7 +37,13 @@ impl AnyFleet {
     /// Runs the tool called `tool`.
     pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, FleetError> {
         match self {
+            Self::Coder(_) if LOCAL_TOOLS.contains(&tool) => {
+                let message =
+                    "workspaces on Coder cannot be reached for this; run crewkit inside the workspace";
+                Err(FleetError::unavailable(message).with("reason", "not_supported").with("operation", tool))
+            }
             Self::Coder(fleet) => fleet.call(tool, arguments).await,
+            Self::Local(fleet) => fleet.call(tool, arguments).await,
         }
     }
 }

@@ -115,6 +115,16 @@ impl FleetError {
         Self::new(ErrorKind::Unavailable, message)
     }
 
+    /// Another process has the record of the fleet; nothing was done.
+    pub fn locked(message: impl Into<String>) -> Self {
+        Self::unavailable(message).with("reason", "locked")
+    }
+
+    /// Whether it is that.
+    pub fn is_locked(&self) -> bool {
+        self.detail("reason").and_then(Value::as_str) == Some("locked")
+    }
+
     /// Adds a fact, replacing one of the same name.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {

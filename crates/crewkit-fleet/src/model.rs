@@ -88,6 +88,17 @@ impl Health {
     }
 }
 
+/// What an agent was equipped with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgentKit {
+    /// The pack profile.
+    pub profile: String,
+    /// Snapshot of the deployment; none when nothing had to be changed.
+    pub snapshot_id: Option<String>,
+    /// Files that differ from what was deployed; none when nobody looked.
+    pub drift_count: Option<usize>,
+}
+
 /// An agent in full.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agent {
@@ -131,6 +142,8 @@ pub struct Agent {
     pub organization: String,
     /// Where a person looks at it.
     pub url: Option<String>,
+    /// What it was equipped with.
+    pub kit: Option<AgentKit>,
 }
 
 /// An agent as one line of a list.

@@ -48,10 +48,13 @@ macro_rules! agent {
             r#","needs_attention":{"type":"boolean"},"health":{"type":"object","properties":"#,
             r#"{"healthy":{"type":"boolean"},"reason":{"type":["string","null"]}},"#,
             r#""required":["healthy","reason"],"additionalProperties":false},"owner":{"type":"string"},"#,
-            r#""organization":{"type":"string"},"url":{"type":["string","null"]}},"#,
+            r#""organization":{"type":"string"},"url":{"type":["string","null"]},"#,
+            r#""kit":{"type":["object","null"],"properties":{"profile":{"type":"string"},"#,
+            r#""snapshot_id":{"type":["string","null"]},"drift_count":{"type":["integer","null"]}},"#,
+            r#""required":["profile","snapshot_id","drift_count"],"additionalProperties":false}},"#,
             r#""required":["name","workspace_id","status","role","project","spec","current_task","last_task","#,
             r#""created_at","updated_at","metadata_count","metadata","fleet_metadata","online","availability","#,
-            r#""needs_attention","health","owner","organization","url"],"additionalProperties":false}"#
+            r#""needs_attention","health","owner","organization","url","kit"],"additionalProperties":false}"#
         )
     };
 }

@@ -18,7 +18,8 @@ use crate::metadata::{Metadata, clean_text};
 use crate::model::{
     Agent, AgentList, AgentLog, AgentSummary, ByName, CreateAgent, Created, Deleted, DeletedAgent,
     HistoryDetails, ListAgents, ListRoles, LogQuery, Project, ProjectList, Restarted, RoleList, Shown,
-    StartTask, Started, StopDetails, Stopped, TaskHistory, TaskHistoryQuery, WaitForAgent, Waited,
+    StartTask, Started, StopDetails, Stopped, TaskHistory, TaskHistoryQuery, TaskStatus, WaitForAgent,
+    Waited,
 };
 
 /// Items per page unless asked otherwise, and at most.
@@ -401,10 +402,16 @@ impl<B: Backend> Fleet<B> {
             .or_with("current_task", agent.current_task));
         }
         let task = self.backend.start_task(&agent, text).await?;
+        let waits = task.status == TaskStatus::Pending;
+        let (agent_status, message) = if waits {
+            (AgentStatus::Pending, format!("Task of agent '{}' waits for its turn", agent.name))
+        } else {
+            (AgentStatus::Busy, format!("Task started on agent '{}'", agent.name))
+        };
         Ok(Started {
             task,
-            agent_status: AgentStatus::Busy.into(),
-            message: format!("Task started on agent '{}'", agent.name),
+            agent_status: agent_status.into(),
+            message,
             agent_name: agent.name,
             task_description: text.to_owned(),
         })
@@ -654,6 +661,7 @@ fn agent<H>(
         owner: record.owner.clone(),
         organization: record.organization.clone(),
         url: record.url.clone(),
+        kit: record.kit.clone(),
     }
 }
 

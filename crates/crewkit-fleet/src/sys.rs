@@ -1,4 +1,6 @@
-//! What differs between operating systems: ending a process together with its children.
+//! What differs between operating systems: telling processes apart and ending them together with their children.
+
+pub(crate) mod process;
 
 use tokio::process::Command;
 

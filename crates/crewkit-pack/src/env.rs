@@ -1,7 +1,7 @@
 //! Everything a command reads from its surroundings, in one value that is passed in.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,6 +16,9 @@ pub struct Env {
     pub agentpack_home: PathBuf,
     /// The directory the command works in; it decides which project is meant.
     pub cwd: PathBuf,
+    /// Set when `cwd` is the workspace of an agent: where its own state is kept. Only the project is written then, never
+    /// the user's directories, and files of the project itself are left alone.
+    pub workspace_state: Option<PathBuf>,
     /// `CODEX_HOME`, when set.
     pub codex_home: Option<PathBuf>,
     /// Candidates for the machine id, best first: the environment's, then the host name.
@@ -39,6 +42,7 @@ impl Env {
         Self {
             agentpack_home: home.join(".agentpack"),
             cwd: home.clone(),
+            workspace_state: None,
             home,
             codex_home: None,
             machine_names: Vec::new(),
@@ -60,9 +64,14 @@ impl Env {
         self.agentpack_home.join("cache/git")
     }
 
+    /// The directory whose `state` holds snapshots, journal and lock.
+    pub fn state_home(&self) -> &Path {
+        self.workspace_state.as_deref().unwrap_or(&self.agentpack_home)
+    }
+
     /// Where snapshots, journal, lock and hash cache live.
     pub fn state_dir(&self) -> PathBuf {
-        self.agentpack_home.join("state")
+        self.state_home().join("state")
     }
 
     /// The present moment.

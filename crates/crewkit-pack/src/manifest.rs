@@ -340,6 +340,12 @@ impl Manifest {
         })
     }
 
+    /// Leaves only what is written into a project.
+    pub fn keep_project_scope(&mut self) {
+        self.targets.retain(|_, config| config.scope.project());
+        self.targets.values_mut().for_each(|config| config.scope = Scope::Project);
+    }
+
     /// The configured targets a filter selects, in alphabetical order.
     pub fn select_targets(&self, filter: &str) -> Result<Vec<(TargetKind, &TargetConfig)>> {
         let configured =

@@ -86,7 +86,10 @@ impl<'a> Session<'a> {
     /// Reads manifest and lockfile and finds out where we are.
     pub fn open(env: &'a Env, cache: &'a HashCache, select: &'a Select) -> Result<Self> {
         let repo = repo_of(env, select);
-        let manifest = Manifest::load(&repo, &env.limits)?;
+        let mut manifest = Manifest::load(&repo, &env.limits)?;
+        if env.workspace_state.is_some() {
+            manifest.keep_project_scope();
+        }
         let lock = Lockfile::load(&repo, &env.limits)?;
         Ok(Self {
             env,

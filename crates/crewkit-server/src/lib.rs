@@ -10,6 +10,7 @@ compile_error!("the feature `conformance` is for testing only; a release must no
 pub mod conformance;
 pub mod http;
 pub mod json;
+pub mod kit;
 pub mod mcp;
 pub mod metrics;
 pub mod ops;

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::fleet::args::FleetArgs;
 use crate::fleet::metadata::MetadataCommand;
 use crate::pack::args::PackArgs;
-use crate::{agent, config_show, fleet, home, logging, mcp, output, pack, serve};
+use crate::{agent, config_show, fleet, home, local, logging, mcp, output, pack, serve};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -160,6 +160,9 @@ pub fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|first| first == agent::EXEC_CONFINED) {
         return agent::exec_confined(arguments.into_iter().skip(2));
     }
+    if arguments.get(1).is_some_and(|first| first == local::SHIM) {
+        return local::shim(arguments.get(2));
+    }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.
@@ -218,11 +221,12 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
 
 /// The services of this process.
 pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
-    Ok(Services {
-        pack: Some(Arc::new(pack::service(config.limits())?)),
-        fleet: fleet::service(config)?,
-        agents: Arc::new(
-            Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config)),
-        ),
-    })
+    let pack = Arc::new(pack::service(config.limits())?);
+    let agents = Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config));
+    let agents = Arc::new(agents);
+    let fleet = match fleet::service(config)? {
+        Some(coder) => coder,
+        None => local::fleet(config, &pack, &agents)?,
+    };
+    Ok(Services { pack: Some(pack), fleet: Some(fleet), agents })
 }

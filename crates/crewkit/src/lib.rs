@@ -11,6 +11,7 @@ pub mod exit;
 pub mod failure;
 pub mod fleet;
 pub mod home;
+pub mod local;
 pub mod logging;
 pub mod mcp;
 pub mod output;

@@ -74,14 +74,17 @@ fn serve<H: ServerHandler + Clone>(
         let services = Arc::new(crate::cli::services(config, &base)?);
         // Opened now: what the last server left running is told truthfully before anybody asks.
         let engine = services.agents.engine().await?.clone();
+        crate::local::open(&services).await;
         let server = handler(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());
+        let kept = Arc::clone(&services);
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };
         let router = router(app, guard(config, address, trust));
         output::data(&clients::greeting(&base, auth.then(|| token::file(&config.home)).as_deref()));
         tokio::spawn(stop_on_signal(stop.clone()));
         crewkit_server::http::serve(listener, router, peer_policy(config, auth), limits, stop).await;
+        crate::local::close(&kept).await;
         engine.shutdown().await;
         Ok(())
     })

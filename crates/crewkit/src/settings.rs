@@ -177,11 +177,18 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "Directories confined commands may read, beside the system's own.",
     ),
+    setting(
+        "fleet.driver",
+        Kind::Text,
+        "",
+        "What carries out tasks of agents on this machine: loop, rehearsal, claude, codex or a driver of [agents.drivers]; \
+         the loop when a model is set, else the rehearsal.",
+    ),
     setting("log.format", Kind::Text, "text", "Form of the log on standard error: text or json."),
 ];
 
 /// Tables in `crewkit.toml` whose keys are names the user chooses.
-pub const OPEN_TABLES: &[&str] = &["llm.endpoints", "agents.drivers"];
+pub const OPEN_TABLES: &[&str] = &["llm.endpoints", "agents.drivers", "fleet.projects", "fleet.roles"];
 
 /// Every key, limits included, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = (String, Kind, String, &'static str, Option<&'static str>)> {

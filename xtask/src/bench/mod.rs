@@ -3,5 +3,6 @@
 pub(crate) mod agents;
 mod client;
 pub(crate) mod fleet;
+pub(crate) mod local;
 pub(crate) mod mcp;
 pub(crate) mod pack;

@@ -79,8 +79,13 @@ impl ProcessDriver {
 
     /// The command line for one run. Values are put in as they are: there is no shell to quote for.
     fn command_line(&self, id: &RunId, contract: &str, workdir: &Path) -> Vec<String> {
+        self.filled(id.as_str(), contract, workdir)
+    }
+
+    /// The command line for work that is no run of an engine, named `id`.
+    pub fn filled(&self, id: &str, contract: &str, workdir: &Path) -> Vec<String> {
         let workdir = workdir.to_string_lossy();
-        self.command.iter().map(|part| fill(part, id.as_str(), contract, &workdir)).collect()
+        self.command.iter().map(|part| fill(part, id, contract, &workdir)).collect()
     }
 }
 
@@ -131,6 +136,33 @@ trait Interpreter: Send {
 
     /// How the run ended, once the process has.
     fn end(&mut self, name: &str, exit: &Exit) -> End;
+}
+
+/// Reads the output of a driver that somebody else supervises.
+pub struct Reading(Box<dyn Interpreter>);
+
+impl Reading {
+    /// Begins with nothing read.
+    pub fn new(format: Format) -> Self {
+        Self(interpreter(format))
+    }
+
+    /// What a line means for the transcript.
+    pub fn line(&mut self, line: &str) -> Vec<EventBody> {
+        self.0.line(line)
+    }
+
+    /// How the work ended, once its process `name` has: whether with success, how in words, and its last complaints.
+    pub fn end(&mut self, name: &str, success: bool, how: &str, complaints: &str) -> End {
+        let exit = Exit { success, how: how.to_owned(), complaints: complaints.to_owned() };
+        self.0.end(name, &exit)
+    }
+}
+
+impl std::fmt::Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reading")
+    }
 }
 
 fn interpreter(format: Format) -> Box<dyn Interpreter> {

@@ -12,10 +12,11 @@ use serde_json::{Map, Value};
 
 use crate::error::FleetError;
 use crate::metadata::Metadata;
-use crate::model::{Health, HistoryScope, LogEntry, Project, Role, StatusWord, Task};
+use crate::model::{AgentKit, Health, HistoryScope, LogEntry, Project, Role, StatusWord, Task};
 use crate::time::Moment;
 
 pub mod coder;
+pub mod local;
 
 /// What is known of one agent, and the backend's own handle to it.
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ pub struct AgentRecord<H> {
     pub organization: String,
     /// Where a person looks at it.
     pub url: Option<String>,
+    /// What it was equipped with.
+    pub kit: Option<AgentKit>,
     /// What the backend itself needs to act on it.
     pub handle: H,
 }

@@ -8,6 +8,7 @@ mod edges;
 mod endpoint;
 mod faults;
 mod live;
+mod local;
 mod metadata;
 mod profiles;
 mod secrets;

@@ -151,7 +151,7 @@ impl Pack {
         answer(&session, &computed, outcome)
     }
 
-    fn request(&self, session: &Session<'_>, computed: &Computed, hash: Digest) -> Request {
+    pub(super) fn request(&self, session: &Session<'_>, computed: &Computed, hash: Digest) -> Request {
         let Computed { desired, states, plan } = computed;
         let changed = |root: usize| plan.changes.iter().any(|change| change.root == root);
         let roots = desired
@@ -224,7 +224,7 @@ fn desired_targets(computed: &Computed) -> Vec<String> {
 }
 
 /// Whether applying would change neither a file nor a manifest.
-fn is_done(computed: &Computed) -> bool {
+pub(super) fn is_done(computed: &Computed) -> bool {
     let Computed { desired, states, plan } = computed;
     plan.changes.is_empty()
         && !desired
@@ -235,7 +235,7 @@ fn is_done(computed: &Computed) -> bool {
 }
 
 /// The hash of a plan, bound to what it was asked for.
-fn plan_hash(session: &Session<'_>, computed: &Computed) -> Digest {
+pub(super) fn plan_hash(session: &Session<'_>, computed: &Computed) -> Digest {
     let select = session.select;
     let binding = json!([
         session.repo.to_string_lossy(),

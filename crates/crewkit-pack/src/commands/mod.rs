@@ -25,6 +25,7 @@ mod look;
 mod overlays;
 mod pins;
 mod snapshots;
+mod workspace;
 
 pub use config::{Add, Init};
 pub use deploy::{Deploy, Tokens};
@@ -33,6 +34,7 @@ pub use look::Explain;
 pub use overlays::{OverlayEdit, OverlayRef, OverlayScope};
 pub use pins::Update;
 pub use snapshots::Prune;
+pub use workspace::{KitDrift, KitReport};
 
 /// Whether the caller has approved that something changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +92,7 @@ impl Pack {
     }
 
     fn state(&self) -> StateHome {
-        StateHome::new(&self.env.agentpack_home)
+        StateHome::new(self.env.state_home())
     }
 
     fn now(&self) -> jiff::Timestamp {

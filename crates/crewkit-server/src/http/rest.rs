@@ -38,6 +38,27 @@ pub async fn run_operation<H>(
     (status, [(CONTENT_TYPE, "application/json")], answer.body.to_string()).into_response()
 }
 
+/// Registers a project of this machine: a chore of the command line. It is no row of the table, because every client would
+/// pay for it in every conversation.
+pub async fn add_project<H>(State(app): State<Arc<App<H>>>, request: Request) -> Response {
+    let may_create =
+        app.catalog.get("create_agent").is_some_and(|entry| app.selection.shows(&entry.operation));
+    let Some(fleet) = app.services.fleet.clone().filter(|_| may_create) else {
+        let message = "this server makes no agents";
+        return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
+    };
+    let arguments = match arguments(&app, request).await {
+        Ok(arguments) => arguments,
+        Err(problem) => return problem.into_response(),
+    };
+    let (status, body) = match fleet.call("add_agent_project", arguments).await {
+        Ok(body) => (200, body),
+        Err(error) => (error.kind().status(), serde_json::to_value(error.body()).unwrap_or_default()),
+    };
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
 async fn arguments<H>(app: &App<H>, request: Request) -> Result<JsonObject, HttpProblem> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -49,6 +49,7 @@ pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Rou
         .route("/metrics", get(metrics))
         .route("/api/openapi.json", get(openapi_document))
         .route("/api/ops/{name}", post(rest::run_operation))
+        .route("/api/fleet/projects", post(rest::add_project))
         .route("/mcp", any(mcp))
         .route("/mcp/", any(mcp))
         .route("/mcp/{toolset}", any(mcp_toolset))

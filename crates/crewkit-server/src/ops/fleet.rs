@@ -79,16 +79,37 @@ const WAIT: &str = r#"{
   "required": ["agent_name"]
 }"#;
 
-const AGENT: &str = r#"{"type":"object","properties":{"agent":{"type":"object"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const AGENTS: &str = r#"{"type":"object","properties":{"agents":{"type":"array"},"total_count":{"type":"integer"},"error":{"type":"string"}}}"#;
-const TASKS: &str = r#"{"type":"object","properties":{"tasks":{"type":"array"},"total_count":{"type":"integer"},"total_pages":{"type":"integer"},"error":{"type":"string"}}}"#;
-const TASK: &str = r#"{"type":"object","properties":{"task":{"type":"object"},"agent_status":{"type":"string"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const STATUS: &str = r#"{"type":"object","properties":{"agent_name":{"type":"string"},"status":{"type":"string"},"message":{"type":"string"},"error":{"type":"string"}}}"#;
-const ROLE_LIST: &str =
-    r#"{"type":"object","properties":{"roles":{"type":"array"},"error":{"type":"string"}}}"#;
-const PROJECT_LIST: &str =
-    r#"{"type":"object","properties":{"projects":{"type":"array"},"error":{"type":"string"}}}"#;
-const LOGS: &str = r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"},"error":{"type":"string"}}}"#;
+const EQUIP: &str = r#"{
+  "type": "object",
+  "properties": {
+    "agent_name": { "type": "string" },
+    "project": { "type": "string" },
+    "all": { "type": "boolean" },
+    "profile": { "type": "string" },
+    "canary": { "type": "integer" },
+    "rollback": { "type": "boolean" },
+    "yes": { "const": true }
+  },
+  "required": ["yes"]
+}"#;
+
+const DRIFT: &str =
+    r#"{"type":"object","properties":{"agent_name":{"type":"string"},"project":{"type":"string"}}}"#;
+
+const ANYTHING: &str = r#"{"type":"object"}"#;
+
+const AGENT: &str = r#"{"type":"object","properties":{"agent":{"type":"object"}}}"#;
+const AGENTS: &str =
+    r#"{"type":"object","properties":{"agents":{"type":"array"},"total_count":{"type":"integer"}}}"#;
+const TASKS: &str = r#"{"type":"object","properties":{"tasks":{"type":"array"},"total_count":{"type":"integer"},"total_pages":{"type":"integer"}}}"#;
+const TASK: &str =
+    r#"{"type":"object","properties":{"task":{"type":"object"},"agent_status":{"type":"string"}}}"#;
+const STATUS: &str =
+    r#"{"type":"object","properties":{"agent_name":{"type":"string"},"status":{"type":"string"}}}"#;
+const ROLE_LIST: &str = r#"{"type":"object","properties":{"roles":{"type":"array"}}}"#;
+const PROJECT_LIST: &str = r#"{"type":"object","properties":{"projects":{"type":"array"}}}"#;
+const LOGS: &str =
+    r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"}}}"#;
 
 /// The rows, in the order of the contract; what it does not know comes last.
 #[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
@@ -195,6 +216,25 @@ pub fn operations() -> Vec<Operation> {
             read,
             |call| answer(call, "wait_for_agent"),
         ),
+        Operation {
+            approval: Approval::Yes,
+            ..row(
+                "equip_agents",
+                "Equip agents",
+                "Deploy a pack profile into workspaces, or take it back. Requires yes=true.",
+                (EQUIP, ANYTHING),
+                Hints::DESTROY,
+                |call| answer(call, "equip_agents"),
+            )
+        },
+        row(
+            "fleet_drift",
+            "Kit drift",
+            "Show where workspaces differ from their kit.",
+            (DRIFT, ANYTHING),
+            Hints::READ,
+            |call| answer(call, "fleet_drift"),
+        ),
     ]
 }
 
@@ -229,9 +269,24 @@ fn answer(call: Call, tool: &'static str) -> Pin<Box<dyn Future<Output = Handler
                 FleetError::unavailable(message).with("reason", "not_configured").with("operation", tool);
             return Err(failure(&error));
         };
-        let work = fleet.call(tool, call.arguments);
+        let forward = call.services.agents.forward().cloned();
+        let work = async {
+            let again = forward.is_some().then(|| call.arguments.clone());
+            match (fleet.call(tool, call.arguments).await, forward, again) {
+                // Another process has the record; nothing was done here, so it is asked instead.
+                (Err(error), Some(forward), Some(arguments)) if error.is_locked() => {
+                    let told = forward(tool, arguments).await;
+                    let answer = told.map_err(|message| failure(&error.clone().with("server", message)))?;
+                    if answer.failed() {
+                        return Err(Failure { status: answer.status, body: answer.body });
+                    }
+                    Ok(answer.body)
+                }
+                (outcome, ..) => outcome.map_err(|error| failure(&error)),
+            }
+        };
         tokio::select! {
-            outcome = work => outcome.map_err(|error| failure(&error)),
+            outcome = work => outcome,
             // Nobody waits for the answer any more. A write that has been sent is carried out all the same.
             () = call.cancelled.cancelled() => {
                 Err(failure(&FleetError::unavailable("the request was canceled").with("operation", tool)))

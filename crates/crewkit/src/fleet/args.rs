@@ -49,6 +49,20 @@ enum FleetCommand {
     },
     /// List the projects agents can work on.
     Projects,
+    /// Register projects of this machine.
+    #[command(subcommand)]
+    Project(ProjectCommand),
+    /// Deploy a pack profile into the workspaces of living agents.
+    Equip(EquipArgs),
+    /// Show where workspaces differ from their kit.
+    Drift {
+        /// Only this agent.
+        #[arg(long, conflicts_with = "project")]
+        agent: Option<String>,
+        /// Only agents of this project.
+        #[arg(long)]
+        project: Option<String>,
+    },
     /// Wait until an agent has a status.
     Wait {
         /// Its name.
@@ -65,6 +79,43 @@ enum FleetCommand {
         /// Its name.
         agent: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum ProjectCommand {
+    /// Register a git repository or a directory.
+    Add {
+        /// Where it is.
+        path: std::path::PathBuf,
+        /// Its name; that of the directory unless given.
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List the projects agents can work on.
+    List,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "whom", required = true, multiple = false, args = ["agent", "project", "all"])]
+struct EquipArgs {
+    /// This agent.
+    #[arg(long)]
+    agent: Option<String>,
+    /// The agents of this project.
+    #[arg(long)]
+    project: Option<String>,
+    /// All agents.
+    #[arg(long)]
+    all: bool,
+    /// The profile; the one each agent has unless given.
+    #[arg(long)]
+    profile: Option<String>,
+    /// Do this many first, the others only when none failed.
+    #[arg(long, value_name = "N")]
+    canary: Option<u32>,
+    /// Take the newest deployment back instead.
+    #[arg(long)]
+    rollback: bool,
 }
 
 #[derive(Debug, Args)]
@@ -146,7 +197,26 @@ impl FleetArgs {
                 json!({"agent_name": of.agent, "page": of.page, "page_size": of.page_size}),
             ),
             FleetCommand::Roles { project } => ("list_agent_roles", json!({"project": project})),
-            FleetCommand::Projects => ("list_agent_projects", json!({})),
+            FleetCommand::Projects | FleetCommand::Project(ProjectCommand::List) => {
+                ("list_agent_projects", json!({}))
+            }
+            FleetCommand::Project(ProjectCommand::Add { path, name }) => {
+                // The server may run elsewhere in the tree, so a path must mean the same to both.
+                let path = std::path::absolute(&path).unwrap_or(path);
+                (crate::local::ADD_PROJECT, json!({"path": path, "name": name}))
+            }
+            FleetCommand::Equip(whom) => (
+                "equip_agents",
+                json!({
+                    "agent_name": whom.agent, "project": whom.project, "all": whom.all.then_some(true),
+                    "profile": whom.profile, "canary": whom.canary, "rollback": whom.rollback.then_some(true),
+                    // Asking for it on the command line is the approval.
+                    "yes": true,
+                }),
+            ),
+            FleetCommand::Drift { agent, project } => {
+                ("fleet_drift", json!({"agent_name": agent, "project": project}))
+            }
             FleetCommand::Wait { agent, status, timeout } => {
                 ("wait_for_agent", json!({"agent_name": agent, "status": status, "timeout_seconds": timeout}))
             }

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::remote::Remote;
-use crate::{mcp, output};
+use crate::{local, mcp, output};
 use args::FleetArgs;
 
 /// The fleet the settings describe; none when they name no place for workspaces.
@@ -34,17 +34,22 @@ pub fn service(config: &Config) -> Result<Option<AnyFleet>, Failure> {
     settings.projects = config.list("fleet.coder.projects");
     settings.metadata_keys = config.list("fleet.coder.metadata_keys");
     settings.limits = config.limits();
+    let backend = CoderBackend::new(settings, Clock::system())
+        .map_err(|error| wrong(format!("`fleet.coder`: {error}")))?;
+    Ok(Some(AnyFleet::Coder(Box::new(Fleet::new(backend, service_options(config)?)))))
+}
+
+/// How the fleet behaves, wherever its workspaces are.
+pub fn service_options(config: &Config) -> Result<FleetOptions, Failure> {
+    let wrong = |message: String| Failure::new(Code::SettingInvalid, message);
     let style = config.text("fleet.metadata_style").unwrap_or_default();
     let number =
         config.values.get("fleet.max_name_length").and_then(|effective| effective.value.as_integer());
-    let options = FleetOptions {
+    Ok(FleetOptions {
         max_name_length: number.and_then(|number| usize::try_from(number).ok()).unwrap_or_default(),
         metadata_style: style.parse().map_err(|error| wrong(format!("`fleet.metadata_style`: {error}")))?,
         limits: config.limits(),
-    };
-    let backend = CoderBackend::new(settings, Clock::system())
-        .map_err(|error| wrong(format!("`fleet.coder`: {error}")))?;
-    Ok(Some(AnyFleet::Coder(Fleet::new(backend, options))))
+    })
 }
 
 fn token(config: &Config) -> Result<Secret, Failure> {
@@ -69,7 +74,13 @@ pub fn run(config: &Config, arguments: FleetArgs, json: bool) -> Result<Exit, Fa
     let answer = runtime.block_on(async {
         match service(config)? {
             Some(fleet) => here(fleet, operation, arguments).await,
-            None => Remote::new(config)?.run(operation, arguments).await,
+            None => match local::register(config, operation, &arguments).await? {
+                Some(body) => Ok(Answer { status: 200, body }),
+                None if operation == local::ADD_PROJECT => {
+                    Remote::new(config)?.post_json("/api/fleet/projects", arguments).await
+                }
+                None => Remote::new(config)?.run(operation, arguments).await,
+            },
         }
     })?;
     if json || !std::io::stdout().is_terminal() {

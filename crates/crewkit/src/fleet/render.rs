@@ -58,6 +58,40 @@ pub(super) fn text(operation: &str, answer: &Value) -> String {
                 })
                 .collect()
         }
+        "equip_agents" => table(
+            &["AGENT", "OUTCOME", "PROFILE", "CHANGED", "NOTE"],
+            rows(answer, "agents", |row| {
+                let count = |key: &str| row[key].as_array().map_or(0, Vec::len);
+                let note = match (&row["error"], count("drifted"), count("left_alone")) {
+                    (Value::String(error), ..) => error.clone(),
+                    (_, 0, 0) => String::new(),
+                    (_, drifted, alone) => format!("{drifted} had drifted, {alone} left alone"),
+                };
+                vec![
+                    shown(&row["agent_name"]),
+                    shown(&row["outcome"]),
+                    shown(&row["profile"]),
+                    shown(&row["changed"]),
+                    note,
+                ]
+            }),
+        ),
+        "fleet_drift" => table(
+            &["AGENT", "PROFILE", "DRIFT", "FILES"],
+            rows(answer, "agents", |row| {
+                let files = ["modified", "missing"]
+                    .into_iter()
+                    .flat_map(|key| row[key].as_array().into_iter().flatten());
+                let files: Vec<String> = files.map(shown).collect();
+                let error = row["error"].as_str().map(str::to_owned);
+                vec![
+                    shown(&row["agent_name"]),
+                    shown(&row["profile"]),
+                    shown(&row["drift_count"]),
+                    error.unwrap_or_else(|| files.join(", ")),
+                ]
+            }),
+        ),
         "show_agent" => fields(&answer["agent"]),
         _ => format!("{}\n", shown(&answer["message"])),
     }

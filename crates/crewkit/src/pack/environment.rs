@@ -34,6 +34,7 @@ pub(super) fn environment(limits: Limits, progress: Arc<dyn Progress>) -> Result
         git: PathBuf::from("git"),
         clock: Arc::new(SystemTime::now),
         progress,
+        workspace_state: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         limits,
         home,

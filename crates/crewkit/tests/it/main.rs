@@ -8,3 +8,4 @@ mod pack;
 mod serve;
 mod stdio;
 mod support;
+mod walk;

@@ -33,7 +33,13 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(home: &Path, arguments: &[&str]) -> Self {
+        Self::start_in(home, home, arguments)
+    }
+
+    /// Starts it in a directory other than the home.
+    pub(crate) fn start_in(home: &Path, directory: &Path, arguments: &[&str]) -> Self {
         let mut command = crewkit(home);
+        command.current_dir(directory);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

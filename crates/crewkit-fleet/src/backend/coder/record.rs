@@ -207,6 +207,7 @@ impl Inner {
             health: verdict.health,
             owner: workspace.owner_name.clone(),
             organization: workspace.organization_name.clone(),
+            kit: None,
             url: Some(
                 self.client.url(&format!("/@{}/{}", workspace.owner_name, workspace.name), &[]).to_string(),
             ),

@@ -1,0 +1,314 @@
+//! Running git on repositories that are not trusted.
+//!
+//! Agents can write into the repository's own configuration, and a cloned repository may come with one. So nothing a
+//! repository says may start a program here: hooks, file-system monitors and filters of its own configuration are
+//! switched off, the environment is the one that was passed in without any `GIT_*` of the caller, and the repository is
+//! always named rather than searched for.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+/// Longest output of git that is read.
+const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
+const COMPLAINT_BYTES: usize = 2000;
+
+/// Settings that take precedence over whatever the repository says.
+const SETTINGS: [&str; 14] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "core.safecrlf=false",
+    "core.quotePath=false",
+    "core.alternateRefsCommand=",
+    "commit.gpgSign=false",
+    "submodule.recurse=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "protocol.ext.allow=never",
+    "advice.addEmbeddedRepo=false",
+    "user.name=crewkit",
+    "user.email=crewkit@localhost",
+];
+
+/// Why git did not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// The program could not be run.
+    #[error("git could not be run: {0}")]
+    Start(#[source] std::io::Error),
+    /// It refused.
+    #[error("git {verb} in {}: {complaint}", dir.display())]
+    Refused {
+        /// The command.
+        verb: String,
+        /// Where it ran.
+        dir: PathBuf,
+        /// What it said.
+        complaint: String,
+    },
+    /// It did not come to an end.
+    #[error("git {verb} in {} took longer than {seconds} s (limits.fleet_git_seconds)", dir.display())]
+    Slow {
+        /// The command.
+        verb: String,
+        /// Where it ran.
+        dir: PathBuf,
+        /// The limit.
+        seconds: u64,
+    },
+}
+
+/// The git program and what it is run with.
+#[derive(Debug, Clone)]
+pub struct Git {
+    program: OsString,
+    environment: Vec<(OsString, OsString)>,
+    longest: Duration,
+    settings: Vec<OsString>,
+}
+
+/// A repository, or one of its worktrees, by the directories git is told to use.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Where git runs.
+    pub(crate) dir: PathBuf,
+    /// The administrative directory; searched for from `dir` when absent.
+    pub(crate) git_dir: Option<PathBuf>,
+}
+
+impl Place {
+    /// The repository `dir` belongs to.
+    pub(crate) fn found_from(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), git_dir: None }
+    }
+
+    /// The worktree at `dir` that is administered in `git_dir`, whatever `dir/.git` says.
+    pub(crate) fn worktree(dir: impl Into<PathBuf>, git_dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), git_dir: Some(git_dir.into()) }
+    }
+}
+
+impl Git {
+    /// Git as `program`, run with `environment` less any `GIT_*`; one command may take `longest`.
+    pub fn new(
+        program: impl Into<OsString>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        longest: Duration,
+    ) -> Self {
+        let environment = environment
+            .into_iter()
+            .filter(|(name, _)| !name.to_string_lossy().to_ascii_uppercase().starts_with("GIT_"))
+            .collect();
+        Self { program: program.into(), environment, longest, settings: Vec::new() }
+    }
+
+    /// A command to be completed and run.
+    pub(crate) fn at<'a>(&'a self, place: &'a Place) -> Invocation<'a> {
+        Invocation { git: self, place, index: None, input: None, arguments: Vec::new() }
+    }
+
+    /// The same git with the filters switched off that the repository at `place` defines itself. Those of the user's own
+    /// configuration (such as the one for large files) stay as the user has them. Even commands that only look at files
+    /// would run filters.
+    pub(crate) async fn without_filters(&self, place: &Place) -> Result<Self, GitError> {
+        let listed = self.at(place).args(["config", "--show-scope", "-z", "--get-regexp", r"^filter\."]);
+        // Exit code 1 means that there are none.
+        let settings = listed.lookup().await?.map(|listing| settings_against(&listing)).unwrap_or_default();
+        Ok(Self { settings, ..self.clone() })
+    }
+}
+
+/// Turns `scope NUL name NEWLINE value NUL …` into settings that restore what the user's own configuration says.
+fn settings_against(listing: &[u8]) -> Vec<OsString> {
+    let text = String::from_utf8_lossy(listing);
+    let mut own: Vec<(String, String)> = Vec::new();
+    let mut foreign: Vec<String> = Vec::new();
+    let mut parts = text.split('\0');
+    while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
+        let (name, value) = entry.split_once('\n').unwrap_or((entry, "true"));
+        if matches!(scope, "global" | "system") {
+            own.push((name.to_owned(), value.to_owned()));
+        } else {
+            foreign.push(name.to_owned());
+        }
+    }
+    foreign.sort();
+    foreign.dedup();
+    foreign
+        .into_iter()
+        .map(|name| {
+            let value = own.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+            let fallback = if name.ends_with(".required") { "false" } else { "" };
+            OsString::from(format!("{name}={}", value.unwrap_or(fallback)))
+        })
+        .collect()
+}
+
+/// One git command under construction.
+#[derive(Debug)]
+pub(crate) struct Invocation<'a> {
+    git: &'a Git,
+    place: &'a Place,
+    index: Option<PathBuf>,
+    input: Option<Vec<u8>>,
+    arguments: Vec<OsString>,
+}
+
+impl Invocation<'_> {
+    /// Adds arguments.
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Uses another index file.
+    pub(crate) fn index(mut self, path: &Path) -> Self {
+        self.index = Some(path.to_owned());
+        self
+    }
+
+    /// Writes `bytes` to its standard input.
+    pub(crate) fn input(mut self, bytes: Vec<u8>) -> Self {
+        self.input = Some(bytes);
+        self
+    }
+
+    fn verb(&self) -> String {
+        self.arguments.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    fn refused(&self, complaint: &str) -> GitError {
+        let complaint = complaint.trim();
+        let from = complaint.len().saturating_sub(COMPLAINT_BYTES);
+        GitError::Refused {
+            verb: self.verb(),
+            dir: self.place.dir.clone(),
+            complaint: complaint[complaint.ceil_char_boundary(from)..].to_owned(),
+        }
+    }
+
+    /// Runs it and gives its output.
+    pub(crate) async fn run(self) -> Result<Vec<u8>, GitError> {
+        let done = self.execute().await?;
+        if done.code == Some(0) { Ok(done.output) } else { Err(self.refused(&done.complaint)) }
+    }
+
+    /// Runs a question that git answers with exit code 1 when there is nothing.
+    pub(crate) async fn lookup(self) -> Result<Option<Vec<u8>>, GitError> {
+        let done = self.execute().await?;
+        match done.code {
+            Some(0) => Ok(Some(done.output)),
+            Some(1) => Ok(None),
+            _ => Err(self.refused(&done.complaint)),
+        }
+    }
+
+    /// Runs it and gives its output as a line of text.
+    pub(crate) async fn line(self) -> Result<String, GitError> {
+        Ok(one_line(&self.run().await?))
+    }
+
+    async fn execute(&self) -> Result<Done, GitError> {
+        let mut command = self.command();
+        let mut child = command.spawn().map_err(GitError::Start)?;
+        let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let writing = async {
+            if let (Some(mut stdin), Some(bytes)) = (input, self.input.as_deref()) {
+                // A git that has seen enough closes its end; its exit code tells what came of it.
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stdin, bytes).await;
+            }
+        };
+        let working = async {
+            let (output, complaint, ()) = tokio::join!(read_all(stdout), read_all(stderr), writing);
+            let status = child.wait().await.map_err(GitError::Start)?;
+            Ok(Done {
+                code: status.code(),
+                output,
+                complaint: String::from_utf8_lossy(&complaint).into_owned(),
+            })
+        };
+        match tokio::time::timeout(self.git.longest, working).await {
+            Ok(done) => done,
+            Err(_) => {
+                crate::sys::kill_group(child.id());
+                Err(GitError::Slow {
+                    verb: self.verb(),
+                    dir: self.place.dir.clone(),
+                    seconds: self.git.longest.as_secs(),
+                })
+            }
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.git.program);
+        command.env_clear().envs(self.git.environment.iter().map(|(name, value)| (name, value)));
+        command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_OPTIONAL_LOCKS", "0").env("LC_ALL", "C");
+        if let Some(index) = &self.index {
+            command.env("GIT_INDEX_FILE", index);
+        }
+        if let Some(git_dir) = &self.place.git_dir {
+            command.env("GIT_DIR", git_dir).env("GIT_WORK_TREE", &self.place.dir);
+        }
+        let fixed = SETTINGS.iter().map(OsStr::new);
+        for setting in fixed.chain(self.git.settings.iter().map(OsString::as_os_str)) {
+            command.arg("-c").arg(setting);
+        }
+        command.args(&self.arguments).current_dir(&self.place.dir);
+        let stdin = if self.input.is_some() { Stdio::piped() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        crate::sys::own_group(&mut command);
+        command
+    }
+}
+
+struct Done {
+    code: Option<i32>,
+    output: Vec<u8>,
+    complaint: String,
+}
+
+async fn read_all(pipe: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What cannot be read any more is missing from the answer; the exit code still tells.
+        let _ = pipe.take(OUTPUT_BYTES).read_to_end(&mut bytes).await;
+    }
+    bytes
+}
+
+/// Output without the line ending.
+pub(crate) fn one_line(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).trim_end_matches(['\n', '\r']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_cannot_replace_the_users_filters() {
+        let listing = b"global\0filter.lfs.clean\ngit-lfs clean -- %f\0\
+                        global\0filter.lfs.required\ntrue\0\
+                        local\0filter.lfs.clean\n/tmp/evil\0\
+                        local\0filter.x.smudge\n/tmp/evil\0\
+                        worktree\0filter.x.required\ntrue\0";
+        let settings = settings_against(listing);
+        let expected =
+            ["filter.lfs.clean=git-lfs clean -- %f", "filter.x.required=false", "filter.x.smudge="];
+        assert_eq!(settings, expected.map(OsString::from));
+    }
+
+    #[test]
+    fn git_settings_of_the_caller_are_left_out() {
+        let environment = [("PATH", "/bin"), ("GIT_DIR", "/x"), ("git_ssh", "y")];
+        let environment = environment.map(|(name, value)| (name.into(), value.into()));
+        let git = Git::new("git", environment, Duration::from_secs(1));
+        assert_eq!(git.environment, [("PATH".into(), "/bin".into())]);
+    }
+}

@@ -1,0 +1,471 @@
+//! Taking a workspace away without losing work.
+//!
+//! What is not committed becomes a commit on the agent's branch. What a commit cannot hold (ignored files, repositories
+//! within, a merge half done) goes to the trash with the whole directory. Branches with commits of their own stay. Whenever
+//! something does not go as expected, the directory goes to the trash: that needs nothing but a rename.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::copy::move_tree;
+use super::git::{Git, GitError, Place, one_line};
+use super::trash::{Trash, Trashed};
+use super::worktree::{Checkout, Workspace};
+
+/// Where the work of a removed workspace is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Branches of the project that hold its commits.
+    pub branches: Vec<String>,
+    /// Whether one of them got a commit with what was not committed.
+    pub saved_changes: bool,
+    /// Where the directory went, when a branch could not hold everything.
+    pub trashed: Option<Trashed>,
+    /// Why changes could not be committed, when that was tried.
+    pub obstacle: Option<String>,
+}
+
+impl Kept {
+    /// For the person who deleted the agent.
+    pub(crate) fn sentence(&self, project: &Path) -> String {
+        let mut parts = Vec::new();
+        if !self.branches.is_empty() {
+            let what =
+                if self.saved_changes { "its work, with what was not committed," } else { "its commits" };
+            let noun = if self.branches.len() == 1 { "branch" } else { "branches" };
+            let verb = if self.saved_changes { "is" } else { "are" };
+            parts.push(format!(
+                "{what} {verb} on {noun} {} of {}",
+                self.branches.join(", "),
+                project.display()
+            ));
+        }
+        if let Some(trashed) = &self.trashed {
+            let until = trashed.until.map_or_else(String::new, |until| format!(" until {until}"));
+            parts.push(format!("its files are in {}{until}", trashed.path.display()));
+        }
+        if let Some(obstacle) = &self.obstacle {
+            parts.push(format!("its changes could not be committed: {obstacle}"));
+        }
+        if parts.is_empty() { "it left no changes".to_owned() } else { parts.join("; ") }
+    }
+}
+
+/// Why a workspace was not taken away. It is still where it was.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The directory could not be moved.
+    #[error("{}: {source}", path.display())]
+    Move {
+        /// The workspace.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A workspace to be taken away.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leaving<'a> {
+    /// Whose it was.
+    pub(crate) agent: &'a str,
+    /// The workspace.
+    pub(crate) workspace: &'a Workspace,
+    /// The project it came from.
+    pub(crate) project: &'a Path,
+    /// Files of the kit nobody has changed, relative to the workspace: they are no work.
+    pub(crate) kit_files: &'a [String],
+}
+
+/// Takes the workspace away. Asking again after a crash goes on where it was.
+pub(crate) async fn take_away(git: &Git, trash: &Trash, leaving: Leaving<'_>) -> Result<Kept, KeepError> {
+    let path = &leaving.workspace.path;
+    let Some(checkout) = &leaving.workspace.git else {
+        let trashed = trash.take(leaving.agent, path).await.map_err(|source| moved(path, source))?;
+        return Ok(Kept { trashed, ..Kept::default() });
+    };
+    if !path.exists() {
+        let mut kept = Kept::default();
+        finish(git, leaving.project, checkout, path, &mut kept).await;
+        return Ok(kept);
+    }
+    let place = Place::worktree(path, &checkout.admin_dir);
+    let saved = match git.without_filters(&place).await {
+        Ok(git) => save(&git, &place, leaving, checkout).await,
+        Err(error) => Err(error),
+    };
+    let (mut kept, everything_is_committed) = match saved {
+        Ok(saved) => saved,
+        Err(error) => {
+            tracing::warn!(agent = leaving.agent, %error, "changes could not be committed and go to the trash");
+            (Kept { obstacle: Some(error.to_string()), ..Kept::default() }, false)
+        }
+    };
+    if everything_is_committed {
+        trash.discard(path).await.map_err(|source| moved(path, source))?;
+    } else {
+        let trashed = trash.take(leaving.agent, path).await.map_err(|source| moved(path, source))?;
+        if let Some(trashed) = &trashed {
+            save_admin(&checkout.admin_dir, &trashed.path).await.map_err(|source| moved(path, source))?;
+        }
+        kept.trashed = trashed;
+    }
+    finish(git, leaving.project, checkout, path, &mut kept).await;
+    Ok(kept)
+}
+
+fn moved(path: &Path, source: std::io::Error) -> KeepError {
+    KeepError::Move { path: path.to_owned(), source }
+}
+
+/// What git keeps beside the files that a trashed directory may still need: repositories of submodules, the index, and
+/// where HEAD has been.
+async fn save_admin(admin_dir: &Path, trashed: &Path) -> std::io::Result<()> {
+    let (from, to) = (admin_dir.to_owned(), trashed.with_extension("git"));
+    let saved = tokio::task::spawn_blocking(move || {
+        if !from.is_dir() {
+            return Ok(());
+        }
+        std::fs::create_dir_all(&to)?;
+        for name in ["HEAD", "index", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "ORIG_HEAD"] {
+            match std::fs::copy(from.join(name), to.join(name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        for name in ["modules", "logs", "rebase-merge", "rebase-apply", "sequencer"] {
+            if from.join(name).is_dir() && !to.join(name).exists() {
+                move_tree(&from.join(name), &to.join(name))?;
+            }
+        }
+        Ok(())
+    });
+    saved.await.unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()))
+}
+
+/// What `git status` tells of a worktree.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Survey {
+    /// The commit HEAD is at; none before the first.
+    head: Option<String>,
+    /// The branch HEAD is on.
+    branch: Option<String>,
+    /// Changed, staged, conflicting or untracked files besides the kit's.
+    changed: bool,
+    /// Files that are ignored besides the kit's.
+    ignored: bool,
+    /// A merge, rebase or the like is half done.
+    half_done: bool,
+}
+
+impl Survey {
+    fn parse(status: &[u8], kit_files: &[String]) -> Self {
+        let mut survey = Self::default();
+        let text = String::from_utf8_lossy(status);
+        let mut records = text.split('\0');
+        while let Some(record) = records.next() {
+            if let Some(header) = record.strip_prefix("# ") {
+                match header.split_once(' ') {
+                    Some(("branch.oid", oid)) if oid != "(initial)" => survey.head = Some(oid.to_owned()),
+                    Some(("branch.head", name)) if name != "(detached)" => {
+                        survey.branch = Some(name.to_owned());
+                    }
+                    _ => {}
+                }
+                continue;
+            }
+            let (kind, rest) = record.split_once(' ').unwrap_or((record, ""));
+            match kind {
+                "" => {}
+                "?" => survey.changed |= !is_kit(rest, kit_files),
+                "!" => survey.ignored |= !is_kit(rest, kit_files),
+                // A renamed file is followed by its old name in a record of its own.
+                "2" => {
+                    survey.changed = true;
+                    records.next();
+                }
+                _ => survey.changed = true,
+            }
+        }
+        survey
+    }
+}
+
+/// Whether an entry of `git status` is one of the kit's files.
+fn is_kit(path: &str, kit_files: &[String]) -> bool {
+    kit_files.iter().any(|file| file == path)
+}
+
+/// Commits what is not committed and names what HEAD is at. Tells whether that was everything there was.
+async fn save(
+    git: &Git,
+    place: &Place,
+    leaving: Leaving<'_>,
+    checkout: &Checkout,
+) -> Result<(Kept, bool), GitError> {
+    // Looking into submodules would follow their own configuration; that they are there is all that matters.
+    let status = [
+        "status",
+        "--porcelain=v2",
+        "-z",
+        "--branch",
+        "--untracked-files=all",
+        "--ignored=matching",
+        "--ignore-submodules=dirty",
+    ];
+    let status = git.at(place).args(status).run().await?;
+    let mut survey = Survey::parse(&status, leaving.kit_files);
+    let half_done =
+        ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply"];
+    survey.half_done = half_done.iter().any(|name| checkout.admin_dir.join(name).exists());
+    let mut kept = Kept::default();
+    let mut tip = survey.head.clone();
+    let mut links = links(&git.at(place).args(["ls-files", "--stage", "-z"]).run().await?);
+    if survey.changed {
+        let commit = commit_everything(git, place, leaving, &survey).await?;
+        links.extend(commit.links);
+        kept.saved_changes = true;
+        tip = Some(commit.id);
+    }
+    let has_inner_repositories = checkout.admin_dir.join("modules").exists()
+        || links.iter().any(|link| !is_empty(&place.dir.join(link)));
+    if let Some(tip) = &tip {
+        let own = survey.branch.as_deref() == Some(&checkout.branch) && !survey.half_done;
+        if kept.saved_changes && own {
+            let reference = format!("refs/heads/{}", checkout.branch);
+            let old = survey.head.as_deref().unwrap_or("0000000000000000000000000000000000000000");
+            git.at(place).args(["update-ref", "-m", "crewkit: saved", &reference, tip, old]).run().await?;
+            kept.branches.push(checkout.branch.clone());
+        } else if kept.saved_changes || !is_reachable(git, place, tip, None).await? {
+            kept.branches.push(save_branch(git, place, leaving.agent, tip).await?);
+        }
+    }
+    let everything = !survey.ignored && !survey.half_done && !has_inner_repositories;
+    Ok((kept, everything))
+}
+
+struct Saved {
+    id: String,
+    /// Other repositories its tree names, whose files it does not hold.
+    links: Vec<String>,
+}
+
+/// The places of other repositories in a listing of `ls-files --stage -z`.
+fn links(listing: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(listing);
+    let entries = text.split('\0').filter(|entry| entry.starts_with("160000 "));
+    entries.filter_map(|entry| Some(entry.split_once('\t')?.1.to_owned())).collect()
+}
+
+/// Whether there is nothing to lose in a directory.
+fn is_empty(dir: &Path) -> bool {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// A commit of the files as they are, made beside the worktree's own index so that nothing changes if it fails.
+async fn commit_everything(
+    git: &Git,
+    place: &Place,
+    leaving: Leaving<'_>,
+    survey: &Survey,
+) -> Result<Saved, GitError> {
+    let scratch = Scratch::new(place);
+    let index = scratch.copy_of_index().map_err(GitError::Start)?;
+    let staged = staged_tree(git, place, &scratch).await?;
+    let mut add: Vec<OsString> = ["add", "--all", "--", "."].map(OsString::from).into();
+    add.extend(leaving.kit_files.iter().map(|file| OsString::from(format!(":(exclude,top,literal){file}"))));
+    git.at(place).index(&index).args(add).run().await?;
+    let tree = git.at(place).index(&index).args(["write-tree"]).line().await?;
+    let links = links(&git.at(place).index(&index).args(["ls-files", "--stage", "-z"]).run().await?);
+
+    let mut parents: Vec<String> = survey.head.iter().cloned().collect();
+    // What was staged and then changed again is in neither HEAD nor the files.
+    let head_tree = match &survey.head {
+        Some(head) => Some(git.at(place).args(["rev-parse", &format!("{head}^{{tree}}")]).line().await?),
+        None => None,
+    };
+    if let Some(staged) = staged.filter(|staged| *staged != tree && Some(staged) != head_tree.as_ref()) {
+        let message = format!("crewkit: what {} had staged", leaving.agent);
+        parents.push(commit_tree(git, place, &staged, &parents, &message).await?);
+    }
+    let message = format!("crewkit: changes of {} saved when it was deleted", leaving.agent);
+    Ok(Saved { id: commit_tree(git, place, &tree, &parents, &message).await?, links })
+}
+
+async fn commit_tree(
+    git: &Git,
+    place: &Place,
+    tree: &str,
+    parents: &[String],
+    message: &str,
+) -> Result<String, GitError> {
+    let parents = parents.iter().flat_map(|parent| ["-p", parent.as_str()]);
+    let arguments = ["commit-tree", tree].into_iter().chain(parents).chain(["-m", message]);
+    git.at(place).args(arguments).line().await
+}
+
+/// The tree of what is staged, without files in conflict: those have no staged version.
+async fn staged_tree(git: &Git, place: &Place, scratch: &Scratch) -> Result<Option<String>, GitError> {
+    let entries = git.at(place).args(["ls-files", "--stage", "-z"]).run().await?;
+    // Entries that only announce a file name a blob that need not exist.
+    git.at(place).args(["hash-object", "-w", "--stdin"]).input(Vec::new()).run().await?;
+    let settled = entries.split(|byte| *byte == 0).filter(|entry| {
+        let stage = entry.split(|byte| *byte == b'\t').next().and_then(<[u8]>::last);
+        stage == Some(&b'0')
+    });
+    let settled: Vec<u8> = settled.flat_map(|entry| entry.iter().copied().chain([0])).collect();
+    if settled.is_empty() {
+        return Ok(None);
+    }
+    let index = scratch.path("staged");
+    git.at(place).index(&index).args(["update-index", "-z", "--index-info"]).input(settled).run().await?;
+    git.at(place).index(&index).args(["write-tree"]).line().await.map(Some)
+}
+
+/// Whether a commit is in the history of some branch, tag or remote; branches of agents do not count, because they go.
+async fn is_reachable(
+    git: &Git,
+    place: &Place,
+    commit: &str,
+    except: Option<&str>,
+) -> Result<bool, GitError> {
+    let listing = git
+        .at(place)
+        .args([
+            "for-each-ref",
+            "--contains",
+            commit,
+            "--format=%(refname)",
+            "refs/heads",
+            "refs/tags",
+            "refs/remotes",
+        ])
+        .run()
+        .await?;
+    let text = String::from_utf8_lossy(&listing);
+    let except = except.map(|branch| format!("refs/heads/{branch}"));
+    // Another agent's branch counts only when no branch is to be removed on its account.
+    let counts = |name: &&str| match &except {
+        Some(own) => *name != own && !name.starts_with("refs/heads/crewkit"),
+        None => true,
+    };
+    Ok(text.lines().any(|name| counts(&name)))
+}
+
+/// A new branch at `commit`.
+async fn save_branch(git: &Git, place: &Place, agent: &str, commit: &str) -> Result<String, GitError> {
+    let base = format!("crewkit/{agent}-saved");
+    let mut number = 1;
+    loop {
+        let name = if number == 1 { base.clone() } else { format!("{base}-{number}") };
+        let reference = format!("refs/heads/{name}");
+        // The empty old value means: only if there is no such branch.
+        match git.at(place).args(["update-ref", "-m", "crewkit: saved", &reference, commit, ""]).run().await {
+            Ok(_) => return Ok(name),
+            Err(error) if number >= 1000 => return Err(error),
+            Err(_) => number += 1,
+        }
+    }
+}
+
+/// Forgets the worktree and removes its branch when that holds nothing of its own. Nothing here can lose work, so
+/// whatever goes wrong is only noted.
+async fn finish(git: &Git, project: &Path, checkout: &Checkout, path: &Path, kept: &mut Kept) {
+    let repository = Place::found_from(project);
+    let remove: [OsString; 6] =
+        ["worktree".into(), "remove".into(), "--force".into(), "--force".into(), "--".into(), path.into()];
+    if checkout.admin_dir.exists()
+        && let Err(error) = git.at(&repository).args(remove).run().await
+    {
+        tracing::warn!(%error, "a worktree could not be removed from its repository");
+    }
+    let reference = format!("refs/heads/{}", checkout.branch);
+    let tip = git.at(&repository).args(["rev-parse", "--verify", "--quiet", &reference]).lookup().await;
+    let Ok(Some(tip)) = tip else { return };
+    let tip = one_line(&tip);
+    match is_reachable(git, &repository, &tip, Some(&checkout.branch)).await {
+        Ok(true) => {
+            // Only while it still is where it was seen to be.
+            let _ = git.at(&repository).args(["update-ref", "-d", &reference, &tip]).run().await;
+            kept.branches.retain(|branch| *branch != checkout.branch);
+        }
+        Ok(false) if !kept.branches.contains(&checkout.branch) => {
+            kept.branches.insert(0, checkout.branch.clone());
+        }
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "a branch is kept because its commits could not be looked up"),
+    }
+}
+
+/// Files beside the worktree's index; gone when dropped.
+struct Scratch {
+    dir: PathBuf,
+    mark: String,
+}
+
+impl Scratch {
+    fn new(place: &Place) -> Self {
+        let dir = place.git_dir.clone().unwrap_or_else(|| place.dir.clone());
+        Self { dir, mark: uuid::Uuid::now_v7().simple().to_string() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("crewkit-{}-{name}", self.mark))
+    }
+
+    fn copy_of_index(&self) -> std::io::Result<PathBuf> {
+        let path = self.path("all");
+        match std::fs::copy(self.dir.join("index"), &path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(path),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for name in ["all", "all.lock", "staged", "staged.lock"] {
+            let _ = std::fs::remove_file(self.path(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_worktree_is_understood() {
+        let parse = |text: &str| Survey::parse(text.replace('|', "\0").as_bytes(), &["AGENTS.md".to_owned()]);
+        let clean = parse("# branch.oid abc|# branch.head crewkit/papi|");
+        assert_eq!((clean.head.as_deref(), clean.branch.as_deref()), (Some("abc"), Some("crewkit/papi")));
+        assert!(!clean.changed && !clean.ignored);
+        assert!(!parse("# branch.oid abc|? AGENTS.md|").changed);
+        assert!(parse("? other.md|").changed);
+        assert!(parse("! target/|").ignored && !parse("! target/|").changed);
+        assert!(parse("1 .M N... 100644 100644 100644 a b x|").changed);
+        let renamed = parse("2 R. N... 100644 100644 100644 a b R100 new|? AGENTS.md|! x|");
+        assert!(renamed.changed && renamed.ignored);
+        assert_eq!(parse("# branch.oid (initial)|# branch.head (detached)|"), Survey::default());
+    }
+
+    #[test]
+    fn people_are_told_where_the_work_is() {
+        let kept = |branches: &[&str], saved_changes| Kept {
+            branches: branches.iter().map(|name| (*name).to_owned()).collect(),
+            saved_changes,
+            ..Kept::default()
+        };
+        let project = Path::new("/p");
+        assert_eq!(kept(&[], false).sentence(project), "it left no changes");
+        assert_eq!(kept(&["b"], false).sentence(project), "its commits are on branch b of /p");
+        assert_eq!(
+            kept(&["b", "c"], true).sentence(project),
+            "its work, with what was not committed, is on branches b, c of /p"
+        );
+    }
+}

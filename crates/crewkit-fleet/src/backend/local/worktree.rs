@@ -1,0 +1,234 @@
+//! Workspaces: a git worktree on a branch of its own, or a copy of a plain directory.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::copy;
+use super::git::{Git, GitError, Place, one_line};
+use super::project::{Kind, LocalProject};
+
+/// Branches that were tried before giving up on a name.
+const MOST_BRANCHES: usize = 1000;
+
+/// A workspace that was made.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Workspace {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its git side; none for a copy of a plain directory.
+    pub git: Option<Checkout>,
+}
+
+/// The git side of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Checkout {
+    /// The branch that was made for it.
+    pub branch: String,
+    /// The directory all worktrees of the repository share.
+    pub common_dir: PathBuf,
+    /// The directory that administers this one.
+    pub admin_dir: PathBuf,
+}
+
+impl Workspace {
+    /// The git place of the worktree, whatever has become of its `.git` file.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.git.as_ref().map(|checkout| Place::worktree(&self.path, &checkout.admin_dir))
+    }
+}
+
+/// Why a workspace could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceError {
+    /// A directory could not be used.
+    #[error("{}: {source}", path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Git refused.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// Every branch name is taken.
+    #[error("branches {0}, {0}-2 and so on are all taken; delete some of them")]
+    Branches(String),
+    /// The directory is too large to copy.
+    #[error(
+        "{} has more than {limit} {unit}, too many to copy for every agent; make it a git repository or raise limits.{key}",
+        path.display()
+    )]
+    TooLarge {
+        /// The directory.
+        path: PathBuf,
+        /// The limit.
+        limit: u64,
+        /// What is counted.
+        unit: &'static str,
+        /// The limit's key.
+        key: &'static str,
+    },
+}
+
+impl WorkspaceError {
+    pub(crate) fn path(path: &Path, source: std::io::Error) -> Self {
+        Self::Path { path: path.to_owned(), source }
+    }
+}
+
+/// How large a plain directory may be to be copied.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyLimits {
+    /// Bytes in all files.
+    pub bytes: u64,
+    /// Files and directories.
+    pub entries: u64,
+}
+
+/// Makes the workspace of `agent` at `path`, which must not exist.
+pub(crate) async fn create(
+    git: &Git,
+    project: &LocalProject,
+    agent: &str,
+    path: &Path,
+    limits: CopyLimits,
+) -> Result<Workspace, WorkspaceError> {
+    let Kind::Repository { common_dir } = &project.kind else {
+        let (from, to) = (project.path.clone(), path.to_owned());
+        let copied = tokio::task::spawn_blocking(move || copy::tree(&from, &to, limits)).await;
+        copied.unwrap_or_else(|_| Err(WorkspaceError::path(path, std::io::ErrorKind::Other.into())))?;
+        return Ok(Workspace { path: path.to_owned(), git: None });
+    };
+    let repository = Place::found_from(&project.path);
+    let git = &git.without_filters(&repository).await?;
+    let taken = branches(git, &repository).await?;
+    let has_commits =
+        git.at(&repository).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).lookup().await?;
+    let mut after = 1;
+    loop {
+        let (branch, number) =
+            free_branch(agent, &taken, after).ok_or_else(|| WorkspaceError::Branches(agent.to_owned()))?;
+        after = number + 1;
+        let mut arguments: Vec<OsString> = ["worktree", "add", "--quiet"].map(OsString::from).into();
+        match &has_commits {
+            Some(commit) => {
+                arguments.extend(["--no-track", "-b", &branch, "--"].map(OsString::from));
+                arguments.extend([path.into(), one_line(commit).into()]);
+            }
+            // A repository without a commit: the branch begins with nothing, like the repository itself.
+            None => {
+                arguments.extend(["--orphan", "-b", &branch, "--"].map(OsString::from));
+                arguments.push(path.into());
+            }
+        }
+        match git.at(&repository).args(arguments).run().await {
+            Ok(_) => {
+                let admin_dir = admin_dir_of(path).await?;
+                let checkout = Checkout { branch, common_dir: common_dir.clone(), admin_dir };
+                return Ok(Workspace { path: path.to_owned(), git: Some(checkout) });
+            }
+            // Somebody made the branch since we looked.
+            Err(GitError::Refused { complaint, .. })
+                if complaint.contains("already exists") && !path.exists() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Names of all branches.
+async fn branches(git: &Git, repository: &Place) -> Result<Vec<String>, GitError> {
+    let listing =
+        git.at(repository).args(["for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads"]).run().await?;
+    Ok(String::from_utf8_lossy(&listing).lines().map(str::to_owned).collect())
+}
+
+/// The first of `crewkit/agent`, `crewkit/agent-2` … that is not taken, counted from `after`.
+fn free_branch(agent: &str, taken: &[String], after: usize) -> Option<(String, usize)> {
+    // A branch called `crewkit` leaves no room for branches below it.
+    let blocked = taken.iter().any(|name| name.eq_ignore_ascii_case("crewkit"));
+    let base = if blocked { format!("crewkit-{agent}") } else { format!("crewkit/{agent}") };
+    (after..after + MOST_BRANCHES).find_map(|number| {
+        let name = if number == 1 { base.clone() } else { format!("{base}-{number}") };
+        // Without regard to case: some file systems keep no difference.
+        let clashes = |other: &String| {
+            other.eq_ignore_ascii_case(&name)
+                || other.to_ascii_lowercase().starts_with(&format!("{}/", name.to_ascii_lowercase()))
+        };
+        (!taken.iter().any(clashes)).then_some((name, number))
+    })
+}
+
+/// Where git administers the worktree at `path`, read right after git wrote it.
+async fn admin_dir_of(path: &Path) -> Result<PathBuf, WorkspaceError> {
+    let link = path.join(".git");
+    let text =
+        tokio::fs::read_to_string(&link).await.map_err(|source| WorkspaceError::path(&link, source))?;
+    let dir = text.strip_prefix("gitdir:").map(|dir| PathBuf::from(dir.trim()));
+    dir.filter(|dir| dir.is_absolute())
+        .ok_or_else(|| WorkspaceError::path(&link, std::io::ErrorKind::InvalidData.into()))
+}
+
+/// Removes what an interrupted [`create`] left at `path`. Nobody has worked there yet.
+pub(crate) async fn undo(git: &Git, project: &LocalProject, path: &Path) -> Result<(), WorkspaceError> {
+    if matches!(project.kind, Kind::Repository { .. }) {
+        let repository = Place::found_from(&project.path);
+        if let Some(branch) = registered_branch(git, &repository, path).await? {
+            let remove: [OsString; 6] = [
+                "worktree".into(),
+                "remove".into(),
+                "--force".into(),
+                "--force".into(),
+                "--".into(),
+                path.into(),
+            ];
+            git.at(&repository).args(remove).run().await?;
+            if let Some(branch) = branch {
+                // Only the branch that was made with the worktree, and only while nothing was added to it.
+                let _ = git.at(&repository).args(["branch", "--quiet", "-d", "--", &branch]).run().await;
+            }
+        }
+    }
+    match tokio::fs::remove_dir_all(path).await {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(WorkspaceError::path(path, source))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `path` is registered as a worktree, and the branch it is on.
+async fn registered_branch(
+    git: &Git,
+    repository: &Place,
+    path: &Path,
+) -> Result<Option<Option<String>>, GitError> {
+    let listing = git.at(repository).args(["worktree", "list", "--porcelain", "-z"]).run().await?;
+    let text = String::from_utf8_lossy(&listing);
+    let wanted = path.to_string_lossy();
+    for worktree in text.split("\0\0") {
+        let mut fields = worktree.split('\0');
+        if fields.next().and_then(|field| field.strip_prefix("worktree ")) == Some(&*wanted) {
+            let branch = fields.find_map(|field| field.strip_prefix("branch refs/heads/"));
+            return Ok(Some(branch.map(str::to_owned)));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn branches_that_are_taken_are_passed_over() {
+        let taken = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let free = |names: &[&str]| free_branch("papi", &taken(names), 1).unwrap().0;
+        assert_eq!(free(&["main"]), "crewkit/papi");
+        assert_eq!(free(&["crewkit/papi"]), "crewkit/papi-2");
+        assert_eq!(free(&["crewkit/Papi", "crewkit/papi-2"]), "crewkit/papi-3");
+        assert_eq!(free(&["crewkit/papi/x"]), "crewkit/papi-2");
+        assert_eq!(free(&["crewkit"]), "crewkit-papi");
+    }
+}

@@ -1,0 +1,162 @@
+//! The kit of an agent's workspace: a profile deployed into one project, with a state of its own.
+//!
+//! It differs from a deploy by a person in one thing: where the project itself has a file at a place, that file stays and
+//! is reported. Nobody is there to be asked.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::deploy::{is_done, plan_hash};
+use super::look::Computed;
+use super::{Consent, Pack};
+use crate::desired::Desired;
+use crate::entry::{Entry, Observed};
+use crate::error::Result;
+use crate::hash_cache::{self, HashCache};
+use crate::managed;
+use crate::plan::{self, Plan, RootState};
+use crate::session::{Select, Session};
+
+/// What a deployment into a workspace did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KitReport {
+    /// The snapshot it made; none when nothing had to change.
+    pub snapshot_id: Option<String>,
+    /// Files written or removed.
+    pub changed: usize,
+    /// Files of an earlier deployment that somebody had changed; what they were is in the snapshot.
+    pub drifted: Vec<PathBuf>,
+    /// Places where the project has a file of its own; they stay as they are.
+    pub left_alone: Vec<PathBuf>,
+    /// What the caller should know.
+    pub warnings: Vec<String>,
+}
+
+/// How a workspace differs from what was deployed into it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KitDrift {
+    /// Files that were changed.
+    pub modified: Vec<PathBuf>,
+    /// Files that are gone.
+    pub missing: Vec<PathBuf>,
+    /// Files that are as they were written, manifests included.
+    pub unchanged: Vec<PathBuf>,
+}
+
+impl Pack {
+    /// The same service for the workspace of an agent: deploys into `workspace` alone and keeps its state in `state`.
+    #[must_use]
+    pub fn in_workspace(&self, workspace: &Path, state: &Path) -> Self {
+        let mut env = self.env.clone();
+        workspace.clone_into(&mut env.cwd);
+        env.workspace_state = Some(state.to_owned());
+        let file = hash_cache::file_in(&env.state_dir());
+        let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
+        Self { env, cache, tokens: std::sync::Mutex::default() }
+    }
+
+    /// Makes the workspace as the profile says, all of it or nothing.
+    pub fn equip(&self, select: &Select) -> Result<KitReport> {
+        let mut report = KitReport::default();
+        let session = self.session(select)?;
+        let pending = self.state().pending().ok().flatten().is_some();
+        let (first, _) = computed(&session, &mut Vec::new())?;
+        if !pending && is_done(&first) {
+            report.left_alone = computed(&session, &mut report.warnings)?.1;
+            return Ok(report);
+        }
+        drop(first);
+        let home = self.state();
+        let locked = self.lock(&home, "equip", &mut report.warnings)?;
+        let (computed, left_alone) = computed(&session, &mut report.warnings)?;
+        report.left_alone = left_alone;
+        report.drifted = drift(&computed.desired, &computed.states).modified;
+        let request = self.request(&session, &computed, plan_hash(&session, &computed));
+        let applied = locked.apply(&request)?;
+        report.warnings.extend(applied.untidy);
+        report.changed = request.changes.len();
+        report.snapshot_id = applied.snapshot_id;
+        Ok(report)
+    }
+
+    /// Compares the workspace with what was deployed into it.
+    pub fn kit_drift(&self, select: &Select) -> Result<KitDrift> {
+        let session = self.session(select)?;
+        let mut warnings = Vec::new();
+        let desired = session.desired(&mut warnings)?;
+        let states = session.survey(&desired, &mut warnings)?;
+        let mut found = drift(&desired, &states);
+        for (root, state) in desired.roots.iter().zip(&states) {
+            let manifest = root.path.join(managed::file_name(root.target.name()));
+            if state.manifest.is_some() && manifest.exists() {
+                found.unchanged.push(manifest);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Takes back the newest deployment into the workspace; returns the snapshot that made.
+    pub fn unequip(&self, snapshot_id: &str) -> Result<Option<String>> {
+        let answer = self.rollback(&Select::default(), &format!("before:{snapshot_id}"), Consent::Given)?;
+        Ok(match &answer.data["event_snapshot_id"] {
+            Value::String(id) => Some(id.clone()),
+            _ => None,
+        })
+    }
+}
+
+/// The plan without the places where the project has something of its own, and those places.
+fn computed(session: &Session<'_>, warnings: &mut Vec<String>) -> Result<(Computed, Vec<PathBuf>)> {
+    let mut desired = session.desired(warnings)?;
+    let mut states = session.survey(&desired, warnings)?;
+    let mut left_alone = Vec::new();
+    for (root, state) in desired.roots.iter_mut().zip(&mut states) {
+        let files = std::mem::take(&mut root.files);
+        let found = std::mem::take(&mut state.found);
+        for (file, found) in files.into_iter().zip(found) {
+            if is_theirs(file.entry(), found, state.manages(&file.path)) {
+                left_alone.push(root.path.join(file.path.as_path()));
+            } else {
+                root.files.push(file);
+                state.found.push(found);
+            }
+        }
+    }
+    let plan = Plan::make(&desired, &states)?;
+    Ok((Computed { desired, states, plan }, left_alone))
+}
+
+/// Whether what is at a place belongs to the project and is not what we would write.
+fn is_theirs(wanted: Entry, found: Observed, managed: bool) -> bool {
+    match found {
+        Observed::Absent => false,
+        Observed::Directory | Observed::Special => true,
+        Observed::Entry(found) => !managed && !plan::is_satisfied(wanted, found),
+    }
+}
+
+/// How the files of the manifests differ from what the manifests say.
+fn drift(desired: &Desired, states: &[RootState]) -> KitDrift {
+    let mut drift = KitDrift::default();
+    for (root, state) in desired.roots.iter().zip(states) {
+        for file in state.manifest.iter().flat_map(|manifest| &manifest.files) {
+            let at = root.files.binary_search_by(|wanted| wanted.path.cmp(&file.path)).ok();
+            let found = at.and_then(|at| state.found.get(at)).or_else(|| {
+                let undesired = state.undesired.iter().find(|(path, _)| *path == file.path);
+                undesired.map(|(_, found)| found)
+            });
+            let place = root.path.join(file.path.as_path());
+            match found {
+                Some(Observed::Entry(found)) if plan::is_satisfied(file.entry(), *found) => {
+                    drift.unchanged.push(place)
+                }
+                Some(Observed::Absent) => drift.missing.push(place),
+                Some(_) => drift.modified.push(place),
+                // A file that is foreign to this repo was not looked at.
+                None => {}
+            }
+        }
+    }
+    drift
+}

@@ -1,0 +1,216 @@
+//! The fleet on this machine: from settings to its options, and the process that holds agents apart from the server.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crewkit_core::Code;
+use crewkit_fleet::backend::local::git::Git;
+use crewkit_fleet::backend::local::role::RoleConfig;
+use crewkit_fleet::backend::local::{Local, LocalFleet, LocalOptions, ProjectConfig, held};
+use crewkit_fleet::{AnyFleet, Fleet, FleetError};
+use crewkit_pack::commands::Pack;
+use crewkit_server::Services;
+use crewkit_server::kit::PackKit;
+use crewkit_server::services::Agents;
+use futures_util::FutureExt as _;
+use toml::{Table, Value};
+
+use crate::agent;
+use crate::config::Config;
+use crate::failure::Failure;
+
+/// The hidden sub-command that holds a process of an agent.
+pub const SHIM: &str = "shim";
+
+/// What `crewkit fleet project add` asks for; no operation of the table.
+pub const ADD_PROJECT: &str = "add_agent_project";
+
+/// Holds the process ordered in `dir` until it ends. Starts no runtime and reads no settings: there may be hundreds.
+pub fn shim(dir: Option<&OsString>) -> ExitCode {
+    let Some(dir) = dir else { return ExitCode::from(64) };
+    match held::run_shim(Path::new(dir), &mut std::io::stdout(), now_ms) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The fleet the settings describe; it is opened when it is first needed.
+pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<AnyFleet, Failure> {
+    let options = options(config, pack)?;
+    let service = crate::fleet::service_options(config)?;
+    let agents = Arc::clone(agents);
+    let open = move || {
+        let (options, service, agents) = (options.clone(), service.clone(), Arc::clone(&agents));
+        async move {
+            let unavailable = |is_locked: bool, message: String| {
+                if is_locked { FleetError::locked(message) } else { FleetError::unavailable(message) }
+            };
+            let engine = agents
+                .engine()
+                .await
+                .map_err(|error| unavailable(error.code() == Code::StoreLocked, error.to_string()))?
+                .clone();
+            let local = Local::open(options, engine)
+                .await
+                .map_err(|error| unavailable(error.is_locked(), error.to_string()))?;
+            Ok(Fleet::new(local, service))
+        }
+        .boxed()
+    };
+    Ok(AnyFleet::Local(Arc::new(LocalFleet::lazy(open))))
+}
+
+fn options(config: &Config, pack: &Arc<Pack>) -> Result<LocalOptions, Failure> {
+    let engine = agent::options(config, "")?;
+    let limits = config.limits();
+    let longest = Duration::from_secs(limits.fleet_git_seconds);
+    let git = Git::new("git", engine.child_environment.iter().cloned(), longest);
+    let mut options = LocalOptions::new(config.home.join("fleet"), git);
+    options.limits = Arc::new(limits);
+    options.projects = projects(config)?;
+    options.roles = roles(config)?;
+    options.driver = config.text("fleet.driver").filter(|name| !name.is_empty()).map(str::to_owned);
+    options.drivers = engine.drivers;
+    options.environment = engine.child_environment;
+    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("crewkit"));
+    options.shim = vec![own.into_os_string(), SHIM.into()];
+    options.kit = Some(Arc::new(PackKit::new(Arc::clone(pack))));
+    options.task_program = installed("task");
+    Ok(options)
+}
+
+fn wrong(key: &str, what: &str) -> Failure {
+    Failure::new(Code::SettingInvalid, format!("`{key}` {what}"))
+}
+
+/// The tables below `key`, each with its name; keys that nobody reads are refused.
+fn tables<'a>(config: &'a Config, key: &str, known: &[&str]) -> Result<Vec<(&'a str, &'a Table)>, Failure> {
+    let mut found = Vec::new();
+    for (name, value) in config.table(key).into_iter().flatten() {
+        let place = format!("{key}.{name}");
+        let table = value.as_table().ok_or_else(|| wrong(&place, "must be a table"))?;
+        if let Some(unknown) = table.keys().find(|field| !known.contains(&field.as_str())) {
+            let what = format!("is unknown; known are {}", known.join(", "));
+            return Err(wrong(&format!("{place}.{unknown}"), &what));
+        }
+        found.push((name.as_str(), table));
+    }
+    Ok(found)
+}
+
+fn text(table: &Table, name: &str) -> Option<String> {
+    table.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// `[fleet.projects.NAME]`.
+fn projects(config: &Config) -> Result<Vec<ProjectConfig>, Failure> {
+    let tables = tables(config, "fleet.projects", &["path", "description", "profile"])?;
+    let project = |(name, table): (&str, &Table)| {
+        let path = text(table, "path").ok_or_else(|| {
+            wrong(&format!("fleet.projects.{name}.path"), "must be the path of a directory")
+        })?;
+        Ok(ProjectConfig {
+            name: Some(name.to_owned()),
+            path: PathBuf::from(path),
+            description: text(table, "description").unwrap_or_default(),
+            profile: text(table, "profile"),
+        })
+    };
+    tables.into_iter().map(project).collect()
+}
+
+/// `[fleet.roles.NAME]`.
+fn roles(config: &Config) -> Result<Vec<RoleConfig>, Failure> {
+    let known = [
+        "display_name",
+        "description",
+        "prompt",
+        "project",
+        "driver",
+        "model",
+        "profile",
+        "max_turns",
+        "max_tokens",
+        "max_seconds",
+    ];
+    let role = |(name, table): (&str, &Table)| {
+        let number = |field: &str| {
+            table.get(field).and_then(Value::as_integer).and_then(|number| u64::try_from(number).ok())
+        };
+        RoleConfig {
+            name: name.to_owned(),
+            display_name: text(table, "display_name").unwrap_or_default(),
+            description: text(table, "description").unwrap_or_default(),
+            prompt: text(table, "prompt").unwrap_or_default(),
+            project: text(table, "project"),
+            driver: text(table, "driver"),
+            model: text(table, "model"),
+            profile: text(table, "profile"),
+            max_turns: number("max_turns"),
+            max_tokens: number("max_tokens"),
+            max_seconds: number("max_seconds"),
+        }
+    };
+    Ok(tables(config, "fleet.roles", &known)?.into_iter().map(role).collect())
+}
+
+/// Where a program is, when it is installed.
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+/// Registers a project while no server runs; none when another operation is meant or a server has the record.
+pub async fn register(
+    config: &Config,
+    operation: &str,
+    arguments: &serde_json::Map<String, serde_json::Value>,
+) -> Result<Option<serde_json::Value>, Failure> {
+    if operation != ADD_PROJECT {
+        return Ok(None);
+    }
+    let options = options(config, &Arc::new(crate::pack::service(config.limits())?))?;
+    let path = Path::new(arguments["path"].as_str().unwrap_or_default());
+    let name = arguments.get("name").and_then(serde_json::Value::as_str);
+    match Local::register(&options, path, name).await {
+        Ok(Some(project)) => Ok(Some(LocalFleet::registered(&project))),
+        Ok(None) => Ok(None),
+        Err(error) => Err(Failure::new(Code::SettingInvalid, error.message().to_owned())),
+    }
+}
+
+/// Opens the fleet of a server at once, so that running agents are adopted before anybody asks, and registers the
+/// repository the server was started in.
+pub async fn open(services: &Services) {
+    let Some(AnyFleet::Local(fleet)) = &services.fleet else { return };
+    let opened = match fleet.get().await {
+        Ok(opened) => opened,
+        Err(error) => {
+            tracing::error!(%error, "the fleet on this machine could not be opened; its tools will say so");
+            return;
+        }
+    };
+    let Ok(here) = std::env::current_dir() else { return };
+    match opened.backend().add_repository_of(&here).await {
+        Ok(Some(project)) => tracing::info!(project = project.name, "agents can work on this repository"),
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%error, "the repository here could not be registered as a project"),
+    }
+}
+
+/// Lets go of the fleet; its agents work on.
+pub async fn close(services: &Services) {
+    if let Some(AnyFleet::Local(fleet)) = &services.fleet
+        && let Some(opened) = fleet.opened()
+    {
+        opened.backend().shutdown().await;
+    }
+}
