@@ -158,7 +158,7 @@ async fn measure(agents: usize, kills: usize) -> Result<()> {
             bare.push(began.elapsed());
         }
     }
-    until_all(&world, &server, "busy", Duration::from_secs(120)).await?;
+    until_all(&world, &server, "busy", Duration::from_mins(2)).await?;
     let (p50, p99) = (at(&mut creates, 50), at(&mut creates, 99));
     let git = at(&mut bare, 50);
     println!(
@@ -208,10 +208,10 @@ async fn measure(agents: usize, kills: usize) -> Result<()> {
 async fn kill_rounds(world: &World, mut server: Server, agents: usize, kills: usize) -> Result<Server> {
     let mut slowest = Duration::ZERO;
     let mut known: Vec<String> = (0..agents).map(|number| format!("a{number}")).collect();
-    let mut seed = 0x9e37_79b9_u64;
+    let mut dice = 0x9e37_79b9_u64;
     for round in 0..kills {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let moment = Duration::from_millis((seed >> 33) % 400);
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let moment = Duration::from_millis((dice >> 33) % 400);
         let names: Vec<String> = (0..4).map(|number| format!("k{round}-{number}")).collect();
         let (mut acknowledged, mut unsure) = (Vec::new(), Vec::new());
         let killing = tokio::time::sleep(moment);
@@ -242,7 +242,7 @@ async fn kill_rounds(world: &World, mut server: Server, agents: usize, kills: us
             "a living agent is not seen as one"
         );
         slowest = slowest.max(began.elapsed());
-        until_all(world, &server, "busy", Duration::from_secs(60)).await?;
+        until_all(world, &server, "busy", Duration::from_mins(1)).await?;
         known = world.statuses(&server).await?.into_keys().collect();
     }
     println!("kill -9            {kills} rounds: nothing lost, living agents adopted within {}", ms(slowest));

@@ -149,7 +149,7 @@ fn drift(desired: &Desired, states: &[RootState]) -> KitDrift {
             let place = root.path.join(file.path.as_path());
             match found {
                 Some(Observed::Entry(found)) if plan::is_satisfied(file.entry(), *found) => {
-                    drift.unchanged.push(place)
+                    drift.unchanged.push(place);
                 }
                 Some(Observed::Absent) => drift.missing.push(place),
                 Some(_) => drift.modified.push(place),
