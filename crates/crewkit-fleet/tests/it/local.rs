@@ -77,7 +77,7 @@ impl World {
         git(&repository, &["commit", "-q", "-m", "base"]);
         let path = std::env::var_os("PATH").unwrap();
         let environment = vec![("PATH".into(), path), ("HOME".into(), dir.clone().into_os_string())];
-        let command = Git::new("git", environment.clone(), Duration::from_secs(60));
+        let command = Git::new("git", environment.clone(), Duration::from_mins(1));
         let mut options = LocalOptions::new(dir.join("home/fleet"), command);
         options.projects = vec![ProjectConfig { path: repository, ..ProjectConfig::default() }];
         options.environment = environment;
@@ -405,7 +405,7 @@ impl Kit for OneFile {
 
 async fn equipped_world() -> (World, Arc<OneFile>) {
     let kit = Arc::new(OneFile::default());
-    *kit.content.lock().unwrap() = "one".to_owned();
+    "one".clone_into(&mut kit.content.lock().unwrap());
     let passed: Arc<dyn Kit> = Arc::clone(&kit) as Arc<dyn Kit>;
     let world = World::with(|options| {
         options.driver = Some("fake".to_owned());

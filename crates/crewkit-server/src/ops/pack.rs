@@ -18,28 +18,15 @@ use super::{Approval, Call, Failure, HandlerResult, Hints, Operation, Problem};
 /// Every answer is an envelope, failures included.
 const ENVELOPE: &str = r#"{
   "type": "object",
-  "required": ["schema_version", "ok", "command", "command_id", "command_path", "version", "data", "warnings", "errors"],
+  "required": ["schema_version", "ok", "command", "version", "data", "warnings", "errors"],
   "properties": {
     "schema_version": { "type": "integer" },
     "ok": { "type": "boolean" },
     "command": { "type": "string" },
-    "command_id": { "type": "string" },
-    "command_path": { "type": "array", "items": { "type": "string" } },
     "version": { "type": "string" },
     "data": { "type": "object" },
     "warnings": { "type": "array", "items": { "type": "string" } },
-    "errors": {
-      "type": "array",
-      "items": {
-        "type": "object",
-        "required": ["code", "message"],
-        "properties": {
-          "code": { "type": "string" },
-          "message": { "type": "string" },
-          "details": { "type": "object" }
-        }
-      }
-    }
+    "errors": { "type": "array", "items": { "type": "object" } }
   }
 }"#;
 

@@ -92,7 +92,7 @@ impl World {
         std::fs::create_dir_all(&repository).unwrap();
         std::fs::create_dir_all(home.join("workspaces")).unwrap();
         let environment = [("PATH".into(), std::env::var_os("PATH").unwrap()), ("HOME".into(), root.into())];
-        let git = Git::new("git", environment, Duration::from_secs(60));
+        let git = Git::new("git", environment, Duration::from_mins(1));
         let world = Self { _dir: dir, repository, home, git };
         world.user(&world.repository, &["init", "-q", "-b", "main"]);
         std::fs::write(world.repository.join(".gitignore"), "*.log\n").unwrap();
@@ -105,6 +105,7 @@ impl World {
     }
 
     /// Runs git the way a person or an agent does; whether it succeeds is theirs to know.
+    #[expect(clippy::unused_self, reason = "reads as an act of the world at every call")]
     fn user(&self, dir: &Path, arguments: &[&str]) -> Option<String> {
         let output = Command::new("git")
             .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgSign=false"])
@@ -128,7 +129,7 @@ impl World {
     }
 
     async fn delete(&self, agent: &str, workspace: &Workspace) -> Kept {
-        let trash = Trash::new(self.home.join("trash"), Duration::from_secs(86_400), Clock::system());
+        let trash = Trash::new(self.home.join("trash"), Duration::from_hours(24), Clock::system());
         let leaving = Leaving { agent, workspace, project: &self.repository, kit_files: &[] };
         take_away(&self.git, &trash, leaving).await.unwrap()
     }
@@ -367,8 +368,12 @@ fn deleting_a_workspace_in_any_state_loses_nothing() {
             let second = world.workspace("sony").await;
             assert_ne!(first.path, second.path);
             assert_ne!(first.git, second.git);
-            papi.iter().for_each(|step| world.take(&first.path, step));
-            sony.iter().for_each(|step| world.take(&second.path, step));
+            for step in &papi {
+                world.take(&first.path, step);
+            }
+            for step in &sony {
+                world.take(&second.path, step);
+            }
             for (agent, workspace) in [("papi", &first), ("sony", &second)] {
                 let treasure = Treasure::of(&world, workspace);
                 let kept = world.delete(agent, workspace).await;

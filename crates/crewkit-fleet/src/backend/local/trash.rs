@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn only_what_is_ours_and_old_is_removed() {
-        let day = Duration::from_secs(86_400);
+        let day = Duration::from_hours(24);
         let over = |name: &str| is_over(name, 100_000, day);
         assert!(over("papi-1000") && over("papi-2-13600") && over("papi-1000.git"));
         assert!(!over("papi-13601") && !over("papi") && !over("notes.txt") && !over("papi-99999999"));

@@ -119,7 +119,8 @@ impl Launcher {
     /// Finds the process held in `dir` again; none when there is no sign that there ever was one.
     pub async fn adopt(&self, dir: &Path, task: &str) -> Option<Adoption> {
         let files = Files::in_dir(dir);
-        for look in 0..LOOKS {
+        let mut asked = false;
+        for _ in 0..LOOKS {
             if let Some(exit) = read_whole::<Exit>(&files.exit()) {
                 return Some(Adoption::Ended(exit));
             }
@@ -131,8 +132,15 @@ impl Launcher {
                 return Some(Adoption::Ended(held.ended().await));
             }
             // The order may have been given a moment before the server died; then the shim is about to speak.
-            if look == 0 && !is_starting(task).await {
-                return None;
+            if !asked {
+                asked = true;
+                if is_starting(task).await {
+                    tokio::time::sleep(LOOK).await;
+                } else if !files.exit().exists() && !files.identity().exists() {
+                    // It is gone, and what it had to say would be there by now.
+                    return None;
+                }
+                continue;
             }
             tokio::time::sleep(LOOK).await;
         }
