@@ -36,15 +36,15 @@ mod tests {
 
     #[test]
     fn what_models_write() {
-        let root = Path::new("/work/tree");
+        let root = Path::new("/srv/tree");
         for (written, expected) in [
             ("src/lib.rs", Some("src/lib.rs")),
             ("./src//lib.rs", Some("src/lib.rs")),
             ("", Some("")),
             (".", Some("")),
-            ("/work/tree/a", Some("a")),
-            ("/work/tree", Some("")),
-            ("/work/treetop/a", None),
+            ("/srv/tree/a", Some("a")),
+            ("/srv/tree", Some("")),
+            ("/srv/treetop/a", None),
             ("/etc/passwd", None),
             ("../a", None),
             ("a/../b", None),
