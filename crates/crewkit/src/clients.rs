@@ -29,7 +29,7 @@ Connect a client:
     {{\"mcpServers\": {{\"crewkit\": {{\"url\": \"{url}\"{json_headers}}}}}}}
 
 Try it without a client:
-  curl -s{curl_header} {base}/api/openapi.json
+  curl -s{curl_header} -H 'content-type: application/json' -d '{{\"contract\": \"Say hello\"}}' {base}/api/ops/agent_start
 
 Stop with Ctrl-C.
 ",
