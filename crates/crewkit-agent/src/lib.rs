@@ -20,5 +20,5 @@ pub mod tools;
 
 pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
-pub use store::{Clock, PayloadInfo, RunRecord, RunSpec, StoreError};
+pub use store::{Clock, PayloadInfo, RunRecord, RunSpec, StoreError, StoreLock};
 pub use sys::confine;

@@ -97,6 +97,14 @@ impl StateLock {
     }
 }
 
+impl Drop for StateLock {
+    /// Closing the file would not be enough: a child process that is just being started still has a copy of the
+    /// handle, and with it the lock, until it has become its own program.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 fn read_holder(file: &std::os::fd::OwnedFd) -> Holder {
     let mut note = vec![0; 4096];
     let length = rustix::io::pread(file, &mut note, 0).unwrap_or(0);

@@ -6,6 +6,7 @@
 
 mod batch;
 mod load;
+mod lock;
 mod memory;
 mod reader;
 mod schema;
@@ -21,6 +22,7 @@ use crewkit_core::run::{IllegalMove, Move, RunId};
 use crewkit_core::{Limits, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
+pub use lock::StoreLock;
 pub(crate) use memory::{Entry, Memory, Pulse};
 pub use memory::{PayloadInfo, RunRecord, RunSpec};
 pub(crate) use reader::Reader;

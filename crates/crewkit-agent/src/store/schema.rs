@@ -1,12 +1,12 @@
 //! The tables, and opening a file that holds them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::StoreError;
+use super::{StoreError, StoreLock};
 
 /// The layout this program writes.
 pub(super) const VERSION: u32 = 1;
@@ -62,7 +62,7 @@ CREATE TABLE chats (
 pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) path: PathBuf,
-    pub(super) lock: File,
+    pub(super) lock: StoreLock,
 }
 
 /// Opens or creates the store at `path`; refuses one that another process holds or a newer program wrote.
@@ -71,7 +71,10 @@ pub(super) fn open(path: &Path) -> Result<Opened, StoreError> {
     if let Some(parent) = path.parent() {
         crate::sys::create_private_dir(parent).map_err(at)?;
     }
-    let lock = take_lock(path)?;
+    let lock_path = path.with_extension("lock");
+    let lock = StoreLock::take(&lock_path)
+        .map_err(|source| StoreError::File { path: lock_path, source: std::sync::Arc::new(source) })?
+        .ok_or_else(|| StoreError::Locked { path: path.to_owned() })?;
     if let Some(found) = version_in_header(path).map_err(at)?
         && found > VERSION
     {
@@ -106,18 +109,6 @@ pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(of)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
-}
-
-/// The kernel drops this lock with the process, so it is never stale.
-fn take_lock(path: &Path) -> Result<File, StoreError> {
-    let lock_path = path.with_extension("lock");
-    let at = |source| StoreError::File { path: lock_path.clone(), source: std::sync::Arc::new(source) };
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(at)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
-        Err(std::fs::TryLockError::Error(source)) => Err(at(source)),
-    }
 }
 
 /// The layout number in the file's first page, read without touching the file: a newer store is refused before

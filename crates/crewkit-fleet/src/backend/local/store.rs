@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crewkit_agent::StoreLock;
 use rusqlite::{Connection, ErrorCode, params};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -156,7 +157,10 @@ impl std::fmt::Debug for Request {
 impl Store {
     /// Opens the file at `path` and starts the writer. Blocks.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let lock = lock(path)?;
+        let lock_path = path.with_extension("lock");
+        let lock = StoreLock::take(&lock_path)
+            .map_err(|source| StoreError::File { path: lock_path, source: Arc::new(source) })?
+            .ok_or_else(|| StoreError::Locked { path: path.to_owned() })?;
         let failed = |source| StoreError::Sqlite { path: path.to_owned(), source: Arc::new(source) };
         let connection = Connection::open(path).map_err(failed)?;
         let layout: u32 =
@@ -243,18 +247,6 @@ impl Store {
     }
 }
 
-/// Keeps other processes away for as long as the handle is open.
-fn lock(path: &Path) -> Result<std::fs::File, StoreError> {
-    let path = path.with_extension("lock");
-    let failed = |source| StoreError::File { path: path.clone(), source: Arc::new(source) };
-    let file = super::held::private_file(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path }),
-        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
-    }
-}
-
 fn load(connection: &Connection, path: &Path) -> Result<Memory, StoreError> {
     let mut memory = Memory::default();
     for row in rows::<AgentRow>(connection, path, "SELECT id, body FROM agents")? {
@@ -297,7 +289,7 @@ struct Writer {
     memory: Arc<RwLock<Memory>>,
     inbox: mpsc::Receiver<Request>,
     pulse: watch::Sender<u64>,
-    _lock: std::fs::File,
+    _lock: StoreLock,
 }
 
 impl Writer {
