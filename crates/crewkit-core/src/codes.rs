@@ -181,6 +181,9 @@ codes! {
         ConfirmTokenMismatch = "E_CONFIRM_TOKEN_MISMATCH",
             "The plan that was approved is not the plan that would be applied now.",
             "Call `deploy` again, look at the plan, and apply with its new token.";
+        Cancelled = "E_CANCELLED",
+            "Whoever called gave up before the work was done.",
+            "Nothing was changed; call again if it is still wanted.";
         SnapshotNotFound = "E_SNAPSHOT_NOT_FOUND",
             "There is no snapshot of that id.",
             "Use an id `agentpack snapshots list` prints.";

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crewkit_core::Limits;
+use crewkit_core::{Code, Limits};
+
+use crate::error::{PackError, Result};
 
 /// The surroundings of a command.
 #[derive(Clone)]
@@ -84,6 +86,14 @@ impl Env {
         timestamp(self.now())
     }
 
+    /// Ends work that nobody waits for any more.
+    pub fn go_on(&self) -> Result<()> {
+        if self.progress.wanted() {
+            return Ok(());
+        }
+        Err(PackError::new(Code::Cancelled, "the call was cancelled; nothing was changed"))
+    }
+
     /// A path with a leading `~` or `~/` replaced by the home directory.
     pub fn expand_tilde(&self, text: &str) -> PathBuf {
         match text.strip_prefix('~') {
@@ -113,6 +123,12 @@ pub fn timestamp(at: SystemTime) -> String {
 pub trait Progress: Send + Sync {
     /// `done` of `total` units of the work called `what` are finished.
     fn at(&self, what: &str, done: usize, total: usize);
+
+    /// Whether somebody still wants the result. Reading and fetching end early when nobody does; a transaction that has
+    /// begun is always finished.
+    fn wanted(&self) -> bool {
+        true
+    }
 }
 
 /// Tells nobody.

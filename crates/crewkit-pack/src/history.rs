@@ -15,6 +15,7 @@ use crate::journal::Journal;
 use crate::legacy::LegacyDir;
 use crate::managed;
 use crate::path::{RelPath, RootDir};
+use crate::rollback::Contents;
 use crate::snapshot::{self, Counts, Op, Snapshot, age_key};
 use crate::transaction::{Project, SnapshotKind, TxnError};
 
@@ -138,6 +139,15 @@ impl<F: Fs> StateHome<F> {
         }
         list.snapshots.sort_by(|a, b| age_key(&a.id).cmp(&age_key(&b.id)));
         Ok(list)
+    }
+
+    /// The content a snapshot found at `path` and replaced; none when it does not keep one.
+    pub fn replaced(&self, id: &str, path: &Path) -> Result<Option<Vec<u8>>, TxnError> {
+        let details = self.snapshot(id)?;
+        let change = details.changes.into_iter().find(|change| change.path == path);
+        let Some(entry) = change.and_then(|change| change.before) else { return Ok(None) };
+        let legacy = LegacyDir::open(self.fs(), self.path()).map_err(TxnError::at("open", self.path()))?;
+        Contents::open(self, &legacy)?.read(self.fs(), entry, path).map(Some)
     }
 
     /// Shows one snapshot.

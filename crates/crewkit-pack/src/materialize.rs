@@ -48,7 +48,7 @@ impl Workshop<'_> {
     pub fn materialize(&self, modules: &[&Module], warnings: &mut Vec<String>) -> Result<Vec<Material>> {
         let done = AtomicUsize::new(0);
         let results = parallel::map(modules, |module| {
-            let result = self.one(module);
+            let result = self.env.go_on().and_then(|()| self.one(module));
             let count = done.fetch_add(1, Ordering::Relaxed) + 1;
             if count.is_multiple_of(64) {
                 self.env.progress.at("read modules", count, modules.len());

@@ -11,7 +11,7 @@ pub(crate) enum ReadError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Longer than allowed.
-    #[error("longer than {limit} bytes")]
+    #[error("longer than {limit} bytes; a `pack_…_bytes` limit in crewkit.toml can be raised")]
     TooLarge {
         /// What is allowed.
         limit: u64,

@@ -410,17 +410,29 @@ impl Scope {
 }
 
 /// Where contents can be had.
-struct Contents<F: Fs> {
+pub(crate) struct Contents<F: Fs> {
     blobs: Blobs<F>,
     legacy: BTreeMap<Digest, PathBuf>,
 }
 
 impl<F: Fs> Contents<F> {
-    fn open(home: &StateHome<F>, legacy: &LegacyDir<'_, F>) -> Result<Self, TxnError> {
+    pub(crate) fn open(home: &StateHome<F>, legacy: &LegacyDir<'_, F>) -> Result<Self, TxnError> {
         let blobs = home.blobs()?;
         let at = || TxnError::at("read", &legacy.path);
         let legacy = legacy.contents(&legacy.ids().map_err(at())?).map_err(at())?;
         Ok(Self { blobs, legacy })
+    }
+
+    /// A whole content; `shown` is the place it belongs to.
+    pub(crate) fn read(&self, fs: &F, entry: Entry, shown: &Path) -> Result<Vec<u8>, TxnError> {
+        let stored = self.blobs.read_to_vec(fs, &entry.sha256);
+        if let Some(bytes) = stored.map_err(TxnError::at("read the kept content of", shown))? {
+            return Ok(bytes);
+        }
+        let sha256 = entry.sha256.to_string();
+        let missing = || TxnError::NotStored { path: shown.to_owned(), sha256 };
+        let path = self.legacy.get(&entry.sha256).ok_or_else(missing)?;
+        std::fs::read(path).map_err(TxnError::at("read", path))
     }
 
     fn find(&self, fs: &F, entry: Entry, shown: &Path) -> Result<NewFile, TxnError> {

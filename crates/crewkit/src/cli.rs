@@ -198,7 +198,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         _ => {}
     }
     if let Command::Pack(arguments) = cli.command {
-        return Ok(pack::run(arguments, cli.common.json, "crewkit pack"));
+        return Ok(pack::run(arguments, cli.common.json, "crewkit pack", cli.common.home));
     }
     let config = Config::load(home::resolve(cli.common.home)?, |name| std::env::var(name).ok(), &flags)?;
     logging::start(cli.common.verbose, config.text("log.format") == Some("json"));

@@ -4,8 +4,13 @@ use std::io::Write as _;
 
 /// Writes data. A reader that has gone away is no error: `crewkit … | head` ends quietly.
 pub fn data(text: &str) {
+    bytes(text.as_bytes());
+}
+
+/// Writes data that need not be text.
+pub fn bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
 /// Writes one line of data.

@@ -136,6 +136,7 @@ impl Pack {
         }
         let hash = plan_hash(&session, &computed);
         let request = self.request(&session, &computed, hash);
+        self.env.go_on()?;
         self.env.progress.at("deploy", 0, request.changes.len());
         let applied = locked.apply(&request)?;
         self.env.progress.at("deploy", request.changes.len(), request.changes.len());

@@ -2,13 +2,13 @@
 //! only these.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crewkit_core::Code;
 use serde_json::{Map, Value, json};
 
-use crate::env::Env;
+use crate::env::{Env, Progress};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
@@ -63,8 +63,8 @@ impl Consent {
 #[derive(Debug)]
 pub struct Pack {
     env: Env,
-    cache: HashCache,
-    tokens: Mutex<Tokens>,
+    cache: Arc<HashCache>,
+    tokens: Arc<Mutex<Tokens>>,
 }
 
 impl Pack {
@@ -72,7 +72,14 @@ impl Pack {
     pub fn new(env: Env) -> Self {
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
-        Self { env, cache, tokens: Mutex::default() }
+        Self { env, cache: Arc::new(cache), tokens: Arc::default() }
+    }
+
+    /// The same service, telling `progress` how far it has come.
+    #[must_use]
+    pub fn telling(&self, progress: Arc<dyn Progress>) -> Self {
+        let env = Env { progress, ..self.env.clone() };
+        Self { env, cache: Arc::clone(&self.cache), tokens: Arc::clone(&self.tokens) }
     }
 
     /// The surroundings.

@@ -166,6 +166,7 @@ impl Pack {
             let done = std::sync::atomic::AtomicUsize::new(0);
             // One repository at a time per commit; several modules often share one.
             for (module, source) in &pinned {
+                self.env.go_on()?;
                 self.fetch_one(module, source)?;
                 let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
                 self.env.progress.at("fetch", count, pinned.len());

@@ -1,5 +1,8 @@
 //! Rollback, and looking after snapshots.
 
+use std::path::Path;
+
+use crewkit_core::Code;
 use serde_json::{Map, Value, json};
 
 use super::{Consent, Pack, noticing};
@@ -40,10 +43,10 @@ impl Pack {
                 let (mut plan, applied) = locked.rollback(&target, self.now())?;
                 warnings.append(&mut plan.warnings);
                 warnings.extend(applied.untidy);
-                for path in &plan.backups {
+                let id = applied.snapshot_id.as_deref().unwrap_or_default();
+                for path in plan.backups.iter().map(|path| path.display()) {
                     warnings.push(format!(
-                        "{} had been changed by hand; that content is kept in the snapshot of this rollback",
-                        path.display()
+                        "{path} had been changed by hand; see that content with `snapshots show {id} --file {path}`"
                     ));
                 }
                 data.insert("event_snapshot_id".to_owned(), json!(applied.snapshot_id));
@@ -65,6 +68,17 @@ impl Pack {
     /// One snapshot with what it changed.
     pub fn snapshots_show(&self, id: &str) -> Result<Answer> {
         Ok(Answer::new(to_value(&self.state().snapshot(id)?)?))
+    }
+
+    /// The content a snapshot found at `file` and replaced.
+    pub fn snapshots_file(&self, id: &str, file: &Path) -> Result<Vec<u8>> {
+        let file = self.env.cwd.join(file);
+        self.state().replaced(id, &file)?.ok_or_else(|| {
+            let message = format!("the snapshot `{id}` replaced no content at {}", file.display());
+            PackError::new(Code::SnapshotNotFound, message)
+                .detail("snapshot_id", id)
+                .hint(format!("`snapshots show {id}` lists what it changed"))
+        })
     }
 
     /// Removes all but the newest snapshots, and the contents only they had.

@@ -53,7 +53,7 @@ impl Pack {
         env.workspace_state = Some(state.to_owned());
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
-        Self { env, cache, tokens: std::sync::Mutex::default() }
+        Self { env, cache: std::sync::Arc::new(cache), tokens: std::sync::Arc::default() }
     }
 
     /// Makes the workspace as the profile says, all of it or nothing.

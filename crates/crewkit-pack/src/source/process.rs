@@ -75,6 +75,11 @@ pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output>
                     format!("git {} took longer than pack_git_seconds ({limit})", said()),
                 ));
             }
+            Ok(None) if !env.progress.wanted() => {
+                let _ = child.kill();
+                let _ = child.wait();
+                env.go_on()?;
+            }
             Ok(None) => {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(20));

@@ -106,7 +106,7 @@ pub fn prepare(
     let done = AtomicUsize::new(0);
     let threads = usize::try_from(env.limits.pack_git_parallel).unwrap_or(1).max(1);
     let outcomes = parallel::map_on(threads, &jobs, |(key, source)| {
-        let outcome = ensure(access, source, &key.1, recorded.contains(key));
+        let outcome = env.go_on().and_then(|()| ensure(access, source, &key.1, recorded.contains(key)));
         env.progress.at("fetch", done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
         outcome
     });

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crewkit_core::{Code, Toolset};
 use crewkit_pack::PackError;
@@ -12,8 +12,9 @@ use crewkit_pack::manifest::{ALL_TARGETS, DEFAULT_PROFILE};
 use crewkit_pack::session::Select;
 use crewkit_pack::status::Kind;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
-use super::{Approval, Call, Failure, HandlerResult, Hints, Operation, Problem};
+use super::{Approval, Call, Failure, HandlerResult, Hints, Operation, Problem, Progress, ProgressUpdate};
 
 /// Every answer is an envelope, failures included.
 const ENVELOPE: &str = r#"{
@@ -246,6 +247,11 @@ fn answer(
         };
         let version = pack.env().version.clone();
         let named = command.clone();
+        let pack = pack.telling(Arc::new(Caller {
+            progress: call.progress.clone(),
+            cancelled: call.cancelled.clone(),
+            steps: Mutex::new(0),
+        }));
         let work = tokio::task::spawn_blocking(move || verb(&pack, &call));
         match work.await {
             Ok(Ok(answer)) => Ok(envelope::success(&named, &version, answer)),
@@ -255,6 +261,27 @@ fn answer(
             Err(error) => Err(failure(&named, &version, &PackError::bug(error.to_string()))),
         }
     })
+}
+
+/// Whoever made a call, as a verb sees them.
+struct Caller {
+    progress: Progress,
+    cancelled: CancellationToken,
+    steps: Mutex<u32>,
+}
+
+impl crewkit_pack::env::Progress for Caller {
+    fn at(&self, what: &str, done: usize, total: usize) {
+        // A verb has several stretches of work, each counted anew; what a client is told must only grow.
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        *steps += 1;
+        let message = Some(format!("{what}: {done} of {total}"));
+        self.progress.report(ProgressUpdate { done: f64::from(*steps), total: None, message });
+    }
+
+    fn wanted(&self) -> bool {
+        !self.cancelled.is_cancelled()
+    }
 }
 
 fn version() -> &'static str {

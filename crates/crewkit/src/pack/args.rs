@@ -208,6 +208,9 @@ pub enum SnapshotsCommand {
     Show {
         /// Its id.
         id: String,
+        /// Print the content it found at this place instead: what a deploy or rollback replaced.
+        #[arg(long, value_name = "PATH")]
+        file: Option<PathBuf>,
     },
     /// Remove all but the newest.
     Prune {

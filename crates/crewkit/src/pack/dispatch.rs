@@ -15,6 +15,7 @@ use crewkit_pack::session::Select;
 use crewkit_pack::status::Kind;
 use crewkit_server::Services;
 use crewkit_server::ops::Selection;
+use serde_json::json;
 
 use super::args::{
     Agentpack, ExplainCommand, KindArg, McpCommand, OverlayCommand, PackArgs, PackCommand, ScopeArg,
@@ -40,7 +41,7 @@ struct Run<'a> {
 
 type Outcome = Result<Answer, PackError>;
 
-pub(super) fn run(arguments: PackArgs, json: bool, program: &str) -> Exit {
+pub(super) fn run(arguments: PackArgs, json: bool, program: &str, limits: &Limits) -> Exit {
     let PackArgs { globals, command } = arguments;
     match &command {
         PackCommand::Completions { shell } => {
@@ -49,11 +50,11 @@ pub(super) fn run(arguments: PackArgs, json: bool, program: &str) -> Exit {
             output::data(&String::from_utf8_lossy(&script));
             return Exit::Ok;
         }
-        PackCommand::Mcp(McpCommand::Serve) => return serve_mcp(json),
+        PackCommand::Mcp(McpCommand::Serve) => return serve_mcp(json, limits),
         _ => {}
     }
     let bar = Arc::new(Bar::new());
-    let pack = match environment::environment(Limits::default(), bar.clone()) {
+    let pack = match environment::environment(limits.clone(), bar.clone()) {
         Ok(env) => Pack::new(env),
         Err(failure) => return failure.report(json),
     };
@@ -62,16 +63,16 @@ pub(super) fn run(arguments: PackArgs, json: bool, program: &str) -> Exit {
     run.command(command)
 }
 
-fn serve_mcp(json: bool) -> Exit {
+fn serve_mcp(json: bool, limits: &Limits) -> Exit {
     let served = (|| {
         if json {
             let message = "`mcp serve` speaks its own protocol on standard output; leave out --json";
             return Err(Failure::new(Code::ConfigInvalid, message));
         }
-        let pack = environment::service(Limits::default())?;
+        let pack = environment::service(limits.clone())?;
         let services = Services { pack: Some(Arc::new(pack)), ..Services::default() };
         let selection = Selection::of(Toolset::Pack);
-        mcp::serve(mcp::catalog()?, &Arc::new(services), selection, &Limits::default())
+        mcp::serve(mcp::catalog()?, &Arc::new(services), selection, limits)
     })();
     match served {
         Ok(()) => Exit::Ok,
@@ -219,7 +220,8 @@ impl Run<'_> {
     fn snapshots(&self, command: &SnapshotsCommand) -> Exit {
         match command {
             SnapshotsCommand::List => self.finish(&name(&["snapshots", "list"]), self.pack.snapshots_list()),
-            SnapshotsCommand::Show { id } => {
+            SnapshotsCommand::Show { id, file: Some(file) } => self.replaced_content(id, file),
+            SnapshotsCommand::Show { id, file: None } => {
                 self.finish(&name(&["snapshots", "show"]), self.pack.snapshots_show(id))
             }
             SnapshotsCommand::Prune { keep } => {
@@ -238,6 +240,23 @@ impl Run<'_> {
                 }
                 self.finish(&command, self.pack.snapshots_prune(&self.select, prune, self.consent()))
             }
+        }
+    }
+
+    /// Prints a kept content as it is; in an envelope it is text, or nothing when it is not text.
+    fn replaced_content(&self, id: &str, file: &Path) -> Exit {
+        let command = name(&["snapshots", "show"]);
+        match self.pack.snapshots_file(id, file) {
+            Ok(bytes) if !self.json => {
+                output::bytes(&bytes);
+                Exit::Ok
+            }
+            Ok(bytes) => {
+                let content = String::from_utf8(bytes).ok();
+                let data = json!({ "id": id, "path": file, "content": content });
+                self.finish(&command, Ok(Answer::new(data)))
+            }
+            Err(error) => self.finish(&command, Err(error)),
         }
     }
 

@@ -10,6 +10,7 @@ mod render;
 mod style;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -17,8 +18,9 @@ use crewkit_core::Code;
 use crewkit_pack::PackError;
 use crewkit_pack::envelope::{self, CommandName};
 
+use crate::config::Config;
 use crate::exit::Exit;
-use crate::output;
+use crate::{home, output};
 use args::{Agentpack, PackArgs};
 
 pub use environment::service;
@@ -27,14 +29,23 @@ pub use environment::service;
 pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     match Agentpack::try_parse_from(&arguments) {
-        Ok(Agentpack { json, pack }) => run(pack, json, "agentpack").into(),
+        Ok(Agentpack { json, pack }) => {
+            let home = std::env::var_os("CREWKIT_HOME").filter(|home| !home.is_empty());
+            run(pack, json, "agentpack", home.map(PathBuf::from)).into()
+        }
         Err(error) => usage_error(&error, &arguments).into(),
     }
 }
 
-/// Runs a parsed command; `program` is how the person started it.
-pub fn run(pack: PackArgs, json: bool, program: &str) -> Exit {
-    dispatch::run(pack, json, program)
+/// Runs a parsed command; `program` is how the person started it, `home` where crewkit's limits are set.
+pub fn run(pack: PackArgs, json: bool, program: &str, home: Option<PathBuf>) -> Exit {
+    let limits = home::resolve(home)
+        .and_then(|home| Config::load(home, |name| std::env::var(name).ok(), &[]))
+        .map(|config| config.limits());
+    match limits {
+        Ok(limits) => dispatch::run(pack, json, program, &limits),
+        Err(failure) => failure.report(json),
+    }
 }
 
 /// Tells about arguments that make no sense: in JSON when that was asked for, since programs asked.

@@ -52,7 +52,15 @@ impl Home {
             }
         };
         command.args(args).current_dir(self.path("proj")).stdin(Stdio::null()).env("HOME", self.path("home"));
-        for name in ["AGENTPACK_HOME", "CODEX_HOME", "AGENTPACK_MACHINE_ID", "NO_COLOR", "EDITOR"] {
+        for name in [
+            "CREWKIT_HOME",
+            "XDG_DATA_HOME",
+            "AGENTPACK_HOME",
+            "CODEX_HOME",
+            "AGENTPACK_MACHINE_ID",
+            "NO_COLOR",
+            "EDITOR",
+        ] {
             command.env_remove(name);
         }
         command
@@ -101,9 +109,37 @@ fn a_deploy_from_plan_to_rollback() {
         let (exit, back) = home.json(door, &["rollback", "--to", &id, "--yes"]);
         assert_eq!((exit, &back["data"]["rolled_back_to"]), (0, &json!(id)), "{back}");
         assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).unwrap(), "# hi\n");
+        // What the person had written is not lost, and the warning says how to get at it.
+        let event = back["data"]["event_snapshot_id"].as_str().unwrap();
+        let place = home.path("proj/AGENTS.md").display().to_string();
+        let hint = format!("snapshots show {event} --file {place}");
+        assert!(back["warnings"][0].as_str().unwrap().contains(&hint), "{back}");
+        for path in ["AGENTS.md", &place] {
+            let kept = home.run(door, &["snapshots", "show", event, "--file", path]);
+            assert_eq!((text(&kept).as_str(), kept.status.code()), ("drift\n", Some(0)), "{kept:?}");
+        }
+        let (exit, kept) = home.json(door, &["snapshots", "show", event, "--file", "AGENTS.md"]);
+        assert_eq!((exit, &kept["data"]["content"]), (0, &json!("drift\n")));
+        let (exit, kept) = home.json(door, &["snapshots", "show", event, "--file", "other.md"]);
+        assert_eq!((exit, &kept["errors"][0]["code"]), (1, &json!("E_SNAPSHOT_NOT_FOUND")));
         let (_, list) = home.json(door, &["snapshots", "list"]);
         assert_eq!(list["data"]["snapshots"].as_array().unwrap().len(), 2);
         assert_eq!(list["command"], "snapshots.list");
+    }
+}
+
+#[test]
+fn limits_come_from_crewkit_toml() {
+    for door in DOORS {
+        let home = Home::new();
+        home.write("limits/crewkit.toml", "[limits]\npack_yaml_bytes = 10\n");
+        let mut command = home.command(door, &["plan", "--json"]);
+        let output = command.env("CREWKIT_HOME", home.path("limits")).output().unwrap();
+        assert!(text(&output).contains("longer than 10 bytes; a `pack_…_bytes` limit"), "{output:?}");
+        home.write("limits/crewkit.toml", "[limits]\npack_yaml_bites = 10\n");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output).contains("pack_yaml_bites"), "{output:?}");
     }
 }
 
@@ -317,6 +353,19 @@ fn mcp_serve_offers_the_pack_tools_under_their_old_name() {
     assert_eq!(call("deploy_apply", json!({"yes": true, "confirm_token": token}))["data"]["applied"], true);
     assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).unwrap(), "# other\n");
     assert_eq!(call("status", json!({"only": ["missing"]}))["data"]["drift"], json!([]));
+
+    // With a token, the client hears how far the work has come, and then the answer.
+    home.write("home/.agentpack/repo/i/AGENTS.md", "# third\n");
+    let mut told = ask(json!({"jsonrpc": "2.0", "id": "last", "method": "tools/call", "params": {
+        "name": "deploy_apply", "arguments": {"yes": true}, "_meta": {"progressToken": "p"}}}));
+    let mut messages = Vec::new();
+    while told["id"] != "last" {
+        assert_eq!(told["params"]["progressToken"], "p", "{told}");
+        messages.push((told["params"]["progress"].as_f64().unwrap(), told["params"]["message"].clone()));
+        told = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    }
+    assert_eq!(messages, [(1.0, json!("deploy: 0 of 1")), (2.0, json!("deploy: 1 of 1"))]);
+    assert_eq!(told["result"]["structuredContent"]["data"]["applied"], true);
     drop(input);
     assert!(child.wait().unwrap().success());
 }

@@ -86,3 +86,35 @@ fn a_failed_plan_gets_no_token() {
     std::fs::remove_file(place.repo("i/AGENTS.md")).unwrap();
     assert_eq!(code(place.pack().deploy_for_approval(&all())), Code::ModuleInvalid);
 }
+
+/// A caller who gives up after so many reports.
+#[derive(Debug)]
+struct Impatient(std::sync::atomic::AtomicUsize);
+
+impl crewkit_pack::env::Progress for Impatient {
+    fn at(&self, _: &str, _: usize, _: usize) {}
+
+    fn wanted(&self) -> bool {
+        let left = self.0.load(std::sync::atomic::Ordering::SeqCst);
+        self.0.store(left.saturating_sub(1), std::sync::atomic::Ordering::SeqCst);
+        left > 0
+    }
+}
+
+#[test]
+fn a_call_nobody_waits_for_ends_before_it_changes_anything() {
+    let place = place();
+    let deploy = Deploy { apply: Some(Consent::Given), adopt: false, confirm_token: None };
+    let mut patience = 0;
+    let applied = loop {
+        let pack = place.pack().telling(std::sync::Arc::new(Impatient(patience.into())));
+        match pack.deploy(&all(), &deploy) {
+            Ok(applied) => break applied,
+            Err(error) => assert_eq!(error.code(), Code::Cancelled, "{error}"),
+        }
+        assert!(!place.path("proj/AGENTS.md").exists(), "after {patience} looks");
+        patience += 1;
+    };
+    assert!(patience > 2, "looked only {patience} times");
+    assert_eq!(applied.data["applied"], true);
+}
