@@ -11,6 +11,7 @@ pub mod contract;
 pub mod driver;
 pub mod engine;
 pub mod event;
+mod http_client;
 mod lines;
 pub mod model;
 mod store;
@@ -20,5 +21,6 @@ pub mod tools;
 
 pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
+pub use http_client::http_client;
 pub use store::{Clock, PayloadInfo, RunRecord, RunSpec, StoreError, StoreLock};
 pub use sys::confine;

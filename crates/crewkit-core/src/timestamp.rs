@@ -33,11 +33,8 @@ impl From<SystemTime> for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, of_day) = (self.0 / 86_400_000, self.0 % 86_400_000);
-        let (year, month, day) = civil_date(days);
-        let (hour, minute) = (of_day / 3_600_000, of_day / 60_000 % 60);
-        let (second, milli) = (of_day / 1000 % 60, of_day % 1000);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+        let at = i64::try_from(self.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        write!(f, "{:.3}", at.unwrap_or(jiff::Timestamp::MAX))
     }
 }
 
@@ -45,23 +42,6 @@ impl serde::Serialize for Timestamp {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
-}
-
-/// Gregorian date of the day `days` after 1970-01-01.
-///
-/// Counted in eras of 400 years whose years begin in March, so that the leap day is the last of its year.
-fn civil_date(days: u64) -> (u64, u64, u64) {
-    const DAYS_PER_ERA: u64 = 146_097;
-    const EPOCH_FROM_YEAR_ZERO: u64 = 719_468;
-    let shifted = days + EPOCH_FROM_YEAR_ZERO;
-    let (era, day_of_era) = (shifted / DAYS_PER_ERA, shifted % DAYS_PER_ERA);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / (DAYS_PER_ERA - 1)) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -78,6 +58,7 @@ mod tests {
             (1_735_689_599_001, "2024-12-31T23:59:59.001Z"),
             (1_783_936_800_042, "2026-07-13T10:00:00.042Z"),
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (u64::MAX, "9999-12-30T22:00:00.999Z"),
         ] {
             assert_eq!(Timestamp::from_millis(millis).to_string(), text);
         }

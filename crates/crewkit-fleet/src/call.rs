@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -35,16 +36,24 @@ impl std::fmt::Debug for AnyFleet {
 
 impl AnyFleet {
     /// Runs the tool called `tool`.
-    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, FleetError> {
-        match self {
-            Self::Coder(_) if LOCAL_TOOLS.contains(&tool) => {
-                let message =
-                    "workspaces on Coder cannot be reached for this; run crewkit inside the workspace";
-                Err(FleetError::unavailable(message).with("reason", "not_supported").with("operation", tool))
+    pub fn call<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Value, FleetError>> {
+        Box::pin(async move {
+            match self {
+                Self::Coder(_) if LOCAL_TOOLS.contains(&tool) => {
+                    let message =
+                        "workspaces on Coder cannot be reached for this; run crewkit inside the workspace";
+                    Err(FleetError::unavailable(message)
+                        .with("reason", "not_supported")
+                        .with("operation", tool))
+                }
+                Self::Coder(fleet) => fleet.call(tool, arguments).await,
+                Self::Local(fleet) => fleet.call(tool, arguments).await,
             }
-            Self::Coder(fleet) => fleet.call(tool, arguments).await,
-            Self::Local(fleet) => fleet.call(tool, arguments).await,
-        }
+        })
     }
 }
 

@@ -56,13 +56,13 @@ impl Agents {
     }
 
     /// The engine.
-    pub async fn engine(&self) -> Result<&Engine, Error> {
+    pub fn engine(&self) -> BoxFuture<'_, Result<&Engine, Error>> {
         let options = self.options.clone();
         let open = async || match options {
             Some(options) => Engine::open(options).await,
             None => Err(Error::Setting("agents are not set up in this process".to_owned())),
         };
-        self.engine.get_or_try_init(open).await
+        Box::pin(self.engine.get_or_try_init(open))
     }
 
     /// The engine, if it was opened already.

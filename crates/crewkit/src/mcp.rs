@@ -46,7 +46,7 @@ pub fn serve(
     runtime.block_on(async {
         let (reader, writer) = stdio::take().map_err(broken)?;
         let server = McpServer::new(catalog, Arc::clone(services), Arc::new(selection));
-        crewkit_server::mcp::stdio::serve(server, reader, writer, limits).await;
+        server.serve_stdio(reader, writer, limits).await;
         if let Some(engine) = services.agents.opened() {
             engine.shutdown().await;
         }

@@ -19,9 +19,7 @@ impl Remote {
     /// The server the settings name.
     pub fn new(config: &Config) -> Result<Self, Failure> {
         let base = config.text("client.server").unwrap_or_default().trim_end_matches('/').to_owned();
-        let client = reqwest::Client::builder()
-            // The token must not follow a redirect to somewhere else.
-            .redirect(reqwest::redirect::Policy::none())
+        let client = crewkit_agent::http_client()
             .build()
             .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
         let token = token::load(&config.home)?;

@@ -3,12 +3,12 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
-use crewkit_core::Code;
+use crewkit_core::{Code, Limits};
 use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
+use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
-use crewkit_server::mcp::{McpServer, ServerHandler};
 use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,9 @@ pub fn run(config: &Config) -> Result<(), Failure> {
     }
     let catalog = mcp::catalog()?;
     let selection = mcp::selection(config, &catalog)?;
-    serve(config, catalog, selection, McpServer::new)
+    serve(config, catalog, selection, |door, catalog, services, selection| {
+        McpServer::new(catalog, services, selection).door(door.mode, door.records, door.limits, door.stop)
+    })
 }
 
 /// Serves what the conformance suite asks for, through everything the product is served through.
@@ -37,14 +39,24 @@ pub fn run(config: &Config) -> Result<(), Failure> {
 fn serve_fixture(config: &Config) -> Result<(), Failure> {
     let fixture = crewkit_server::conformance::Fixture::new()
         .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    serve(config, mcp::catalog()?, Selection::default(), |_, _, _| fixture)
+    serve(config, mcp::catalog()?, Selection::default(), |door, _, _, _| {
+        McpDoor::new(fixture, door.mode, door.records, door.limits, door.stop)
+    })
 }
 
-fn serve<H: ServerHandler + Clone>(
+/// What a way in for MCP is made of, beside what stands behind it.
+struct DoorParts {
+    mode: SessionMode,
+    records: SessionRecords,
+    limits: Arc<Limits>,
+    stop: CancellationToken,
+}
+
+fn serve(
     config: &Config,
     catalog: Arc<Catalog>,
     selection: Selection,
-    handler: impl FnOnce(Arc<Catalog>, Arc<Services>, Arc<Selection>) -> H,
+    door: impl FnOnce(DoorParts, Arc<Catalog>, Arc<Services>, Arc<Selection>) -> McpDoor,
 ) -> Result<(), Failure> {
     let selection = Arc::new(selection);
     let address = listen_address(config)?;
@@ -75,9 +87,9 @@ fn serve<H: ServerHandler + Clone>(
         // Opened now: what the last server left running is told truthfully before anybody asks.
         let engine = services.agents.engine().await?.clone();
         crate::local::open(&services).await;
-        let server = handler(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
-        let door = McpDoor::new(server, mode, records, Arc::clone(&limits), stop.clone());
+        let parts = DoorParts { mode, records, limits: Arc::clone(&limits), stop: stop.clone() };
+        let door = door(parts, Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let kept = Arc::clone(&services);
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };
         let router = router(app, guard(config, address, trust));

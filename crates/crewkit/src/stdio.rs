@@ -6,12 +6,8 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncWrite, BufReader};
-
-/// The reading end of the protocol.
-pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
-/// The writing end of the protocol.
-pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+use crewkit_server::mcp::{Reader, Writer};
+use tokio::io::BufReader;
 
 /// Bytes read ahead from the client.
 const BUFFER: usize = 64 * 1024;

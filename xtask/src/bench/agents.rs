@@ -58,7 +58,7 @@ impl Subject {
         let arguments = ["--home", home.path().to_str().context("a home that is no text")?, "--stateless"];
         let server = Server::start(&release.join("crewkit"), &arguments, &home.path().join("log"))?;
         let base = server.url.trim_end_matches("/mcp").to_owned();
-        let client = reqwest::Client::builder().pool_max_idle_per_host(usize::MAX).no_proxy().build()?;
+        let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
         Ok(Self { server, client, base, _home: home })
     }
 
@@ -202,7 +202,7 @@ async fn quick_model() -> ScriptedModel {
 /// A thousand runs of three turns, beside the same three thousand requests sent straight to the model.
 async fn turns(release: &Path, table: &mut Table) -> Result<()> {
     let model = quick_model().await;
-    let client = reqwest::Client::builder().pool_max_idle_per_host(usize::MAX).no_proxy().build()?;
+    let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
     let body = json!({"model": "m", "stream": true, "messages": [
         {"role": "system", "content": "You are agent-1. ".repeat(80)}, {"role": "user", "content": "work"}]});
     let began = Instant::now();

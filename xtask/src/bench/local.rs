@@ -49,8 +49,11 @@ struct Server {
 impl World {
     fn new(agents: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let world =
-            Self { dir, binary: process::target()?.join("release/crewkit"), client: reqwest::Client::new() };
+        let world = Self {
+            dir,
+            binary: process::target()?.join("release/crewkit"),
+            client: crewkit_agent::http_client().build()?,
+        };
         std::fs::create_dir(world.home())?;
         let command = serde_json::to_string(&["sh", "-c", STUBBORN])?;
         let settings = format!(

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crewkit_core::run::{Move, RunId, RunStatus, StopReason};
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -131,51 +132,54 @@ impl Engine {
     /// Opens the store, ends what an earlier process left behind, and starts the tool servers in the background.
     ///
     /// Must be called within a tokio runtime.
-    pub async fn open(options: Options) -> Result<Self, Error> {
-        let mut models: Vec<(String, Arc<dyn Model>)> = Vec::new();
-        let mut endpoints = Vec::new();
-        for endpoint in &options.models {
-            let model =
-                EndpointModel::new(endpoint.clone(), Arc::clone(&options.limits)).map_err(Error::Setting)?;
-            let model = Arc::new(model);
-            endpoints.push(Arc::clone(&model));
-            models.push((endpoint.name.clone(), model));
-        }
-        models.push((Rehearsal::NAME.to_owned(), Arc::new(Rehearsal)));
-        let (path, clock, limits) =
-            (options.home.join("agents.db"), Arc::clone(&options.clock), Arc::clone(&options.limits));
-        let opened = tokio::task::spawn_blocking(move || {
-            let recovered = Store::open(&path, &clock, &limits)?;
-            for run in &recovered.interrupted {
-                let killed = crate::sys::kill_marked(run.as_str());
-                tracing::warn!(%run, killed, "the agent was at work when the last server ended");
+    pub fn open(options: Options) -> BoxFuture<'static, Result<Self, Error>> {
+        Box::pin(async move {
+            let mut models: Vec<(String, Arc<dyn Model>)> = Vec::new();
+            let mut endpoints = Vec::new();
+            for endpoint in &options.models {
+                let model = EndpointModel::new(endpoint.clone(), Arc::clone(&options.limits))
+                    .map_err(Error::Setting)?;
+                let model = Arc::new(model);
+                endpoints.push(Arc::clone(&model));
+                models.push((endpoint.name.clone(), model));
             }
-            Ok::<_, crate::store::StoreError>(recovered)
-        });
-        let recovered =
-            opened.await.map_err(|_| Error::Setting("the run store broke while opening".to_owned()))??;
-        let surroundings = Surroundings {
-            environment: options.child_environment.clone(),
-            limits: Arc::clone(&options.limits),
-        };
-        let engine = Self {
-            shared: Arc::new(Shared {
-                store: recovered.store,
-                models,
-                endpoints,
-                drivers: options.drivers.iter().cloned().map(Arc::new).collect(),
-                servers: ToolServers::new(options.tool_servers.clone(), surroundings),
-                commands: Arc::new(options.commands.clone()),
-                scratch: options.home.join("scratch"),
-                tasks: TaskTracker::new(),
-                shutdown: CancellationToken::new(),
-                writer: Mutex::new(Some(recovered.writer)),
-                chats: chat::Chats::default(),
-                options,
-            }),
-        };
-        engine.spawn_chores();
-        Ok(engine)
+            models.push((Rehearsal::NAME.to_owned(), Arc::new(Rehearsal)));
+            let (path, clock, limits) =
+                (options.home.join("agents.db"), Arc::clone(&options.clock), Arc::clone(&options.limits));
+            let opened = tokio::task::spawn_blocking(move || {
+                let recovered = Store::open(&path, &clock, &limits)?;
+                for run in &recovered.interrupted {
+                    let killed = crate::sys::kill_marked(run.as_str());
+                    tracing::warn!(%run, killed, "the agent was at work when the last server ended");
+                }
+                Ok::<_, crate::store::StoreError>(recovered)
+            });
+            let recovered = opened
+                .await
+                .map_err(|_| Error::Setting("the run store broke while opening".to_owned()))??;
+            let surroundings = Surroundings {
+                environment: options.child_environment.clone(),
+                limits: Arc::clone(&options.limits),
+            };
+            let engine = Self {
+                shared: Arc::new(Shared {
+                    store: recovered.store,
+                    models,
+                    endpoints,
+                    drivers: options.drivers.iter().cloned().map(Arc::new).collect(),
+                    servers: ToolServers::new(options.tool_servers.clone(), surroundings),
+                    commands: Arc::new(options.commands.clone()),
+                    scratch: options.home.join("scratch"),
+                    tasks: TaskTracker::new(),
+                    shutdown: CancellationToken::new(),
+                    writer: Mutex::new(Some(recovered.writer)),
+                    chats: chat::Chats::default(),
+                    options,
+                }),
+            };
+            engine.spawn_chores();
+            Ok(engine)
+        })
     }
 
     fn spawn_chores(&self) {

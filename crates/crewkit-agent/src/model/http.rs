@@ -43,12 +43,10 @@ impl Http {
                 endpoint.name
             ));
         }
-        let mut builder = reqwest::Client::builder()
+        let mut builder = crate::http_client()
             .connect_timeout(Duration::from_secs(limits.llm_connect_seconds))
-            .redirect(reqwest::redirect::Policy::none())
             .pool_max_idle_per_host(usize::MAX)
-            .tcp_nodelay(true)
-            .no_proxy();
+            .tcp_nodelay(true);
         if let Some(proxy) = &endpoint.proxy {
             let proxy =
                 reqwest::Proxy::all(proxy).map_err(|bad| format!("proxy of `{}`: {bad}", endpoint.name))?;

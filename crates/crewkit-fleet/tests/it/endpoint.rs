@@ -145,7 +145,8 @@ async fn the_endpoint_answers_in_the_form_fleets_read() {
     let address = listener.local_addr().unwrap();
     let router = server::router(runner(home.path(), None));
     let server = tokio::spawn(async move { axum::serve(listener, router).await });
-    let get = async |path: &str| reqwest::get(format!("http://{address}{path}")).await.unwrap();
+    let client = crewkit_agent::http_client().build().unwrap();
+    let get = async |path: &str| client.get(format!("http://{address}{path}")).send().await.unwrap();
 
     assert_eq!(get("/health").await.json::<Value>().await.unwrap(), json!({"status": "ok"}));
     let many = (0..5).map(|_| async { get("/metadata").await.json::<Value>().await.unwrap() });

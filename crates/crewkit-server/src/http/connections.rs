@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::IntoResponse as _;
 use crewkit_core::{Code, Limits};
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -25,55 +26,58 @@ use crate::metrics::Metrics;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` until `stop` fires, then lets running requests end within their grace.
-pub async fn serve(
+pub fn serve(
     listener: TcpListener,
     router: Router,
     peers: PeerPolicy,
     limits: Arc<Limits>,
     stop: CancellationToken,
-) {
-    let graceful = GracefulShutdown::new();
-    let places =
-        Arc::new(Semaphore::new(usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS)));
-    let builder = Arc::new(builder(&limits));
-    let stranger = stranger();
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "could not accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let graceful = GracefulShutdown::new();
+        let places = Arc::new(Semaphore::new(
+            usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS),
+        ));
+        let builder = Arc::new(builder(&limits));
+        let stranger = stranger();
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "could not accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%peer, limit = limits.http_connections, "refused a connection: limits.http_connections reached");
                 continue;
-            }
-        };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%peer, limit = limits.http_connections, "refused a connection: limits.http_connections reached");
-            continue;
-        };
-        let watcher = graceful.watcher();
-        let (builder, router, stranger) = (Arc::clone(&builder), router.clone(), stranger.clone());
-        tokio::spawn(async move {
-            let _open = OpenConnection::begin();
-            let router = if admitted(&stream, peer, peers) { router } else { stranger };
-            let service = TowerToHyperService::new(router);
-            let connection =
-                builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-            if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(%peer, %error, "a connection ended badly");
-            }
-            drop(place);
-        });
-    }
-    drop(listener);
-    let grace = Duration::from_secs(limits.shutdown_grace_seconds);
-    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
-        tracing::warn!("some requests did not end within limits.shutdown_grace_seconds");
-    }
+            };
+            let watcher = graceful.watcher();
+            let (builder, router, stranger) = (Arc::clone(&builder), router.clone(), stranger.clone());
+            tokio::spawn(async move {
+                let _open = OpenConnection::begin();
+                let router = if admitted(&stream, peer, peers) { router } else { stranger };
+                let service = TowerToHyperService::new(router);
+                let connection =
+                    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+                if let Err(error) = watcher.watch(connection).await {
+                    tracing::debug!(%peer, %error, "a connection ended badly");
+                }
+                drop(place);
+            });
+        }
+        drop(listener);
+        let grace = Duration::from_secs(limits.shutdown_grace_seconds);
+        if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+            tracing::warn!("some requests did not end within limits.shutdown_grace_seconds");
+        }
+    })
 }
 
 fn builder(limits: &Limits) -> Builder<TokioExecutor> {

@@ -16,8 +16,8 @@ use crate::json;
 use crate::ops::{self, JsonObject, Progress};
 
 /// Runs one operation; a failure has the operation's own form and a status that tells its kind.
-pub async fn run_operation<H>(
-    State(app): State<Arc<App<H>>>,
+pub async fn run_operation(
+    State(app): State<Arc<App>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
@@ -40,7 +40,7 @@ pub async fn run_operation<H>(
 
 /// Registers a project of this machine: a chore of the command line. It is no row of the table, because every client would
 /// pay for it in every conversation.
-pub async fn add_project<H>(State(app): State<Arc<App<H>>>, request: Request) -> Response {
+pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Response {
     let may_create =
         app.catalog.get("create_agent").is_some_and(|entry| app.selection.shows(&entry.operation));
     let Some(fleet) = app.services.fleet.clone().filter(|_| may_create) else {
@@ -59,7 +59,7 @@ pub async fn add_project<H>(State(app): State<Arc<App<H>>>, request: Request) ->
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn arguments<H>(app: &App<H>, request: Request) -> Result<JsonObject, HttpProblem> {
+async fn arguments(app: &App, request: Request) -> Result<JsonObject, HttpProblem> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_json = content_type

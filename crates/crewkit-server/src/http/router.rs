@@ -11,7 +11,6 @@ use axum::routing::{any, get, post};
 use crewkit_core::{Code, Limits, Toolset};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use rmcp::ServerHandler;
 use serde_json::json;
 
 use super::agents;
@@ -25,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::ops::{Catalog, Selection};
 
 /// What the routes share.
-pub struct App<H> {
+pub struct App {
     /// The operations.
     pub catalog: Arc<Catalog>,
     /// What they work on.
@@ -35,11 +34,11 @@ pub struct App<H> {
     /// The bounds.
     pub limits: Arc<Limits>,
     /// The MCP endpoint.
-    pub mcp: McpDoor<H>,
+    pub mcp: McpDoor,
 }
 
 /// Every route of the server.
-pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Router {
+pub fn router(app: App, guard: Guard) -> Router {
     let limits = Arc::clone(&app.limits);
     let agents = agents::routes(&app.services.agents, &app.catalog, &app.selection, &limits);
     Router::new()
@@ -71,15 +70,11 @@ pub fn router<H: ServerHandler + Clone + Sync>(app: App<H>, guard: Guard) -> Rou
         .layer(middleware::from_fn(count))
 }
 
-async fn mcp<H: ServerHandler + Clone + Sync>(State(app): State<Arc<App<H>>>, request: Request) -> Response {
+async fn mcp(State(app): State<Arc<App>>, request: Request) -> Response {
     app.mcp.handle(None, request).await
 }
 
-async fn mcp_toolset<H: ServerHandler + Clone + Sync>(
-    State(app): State<Arc<App<H>>>,
-    Path(segment): Path<String>,
-    request: Request,
-) -> Response {
+async fn mcp_toolset(State(app): State<Arc<App>>, Path(segment): Path<String>, request: Request) -> Response {
     let Some(toolset) = Toolset::ALL.into_iter().find(|toolset| toolset.path_segment() == segment) else {
         let message = format!("there is no toolset `{segment}`; known are agentpack, fleet and minifram");
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
@@ -96,7 +91,7 @@ async fn signpost() -> String {
     )
 }
 
-async fn health<H>(State(app): State<Arc<App<H>>>) -> Response {
+async fn health(State(app): State<Arc<App>>) -> Response {
     let mut body = json!({"status": "ok", "name": "crewkit", "version": env!("CARGO_PKG_VERSION")});
     if let Some(engine) = app.services.agents.opened() {
         let (model, endpoint) = engine.default_model();
@@ -110,7 +105,7 @@ async fn metrics() -> Response {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], Metrics::global().render()).into_response()
 }
 
-async fn openapi_document<H>(State(app): State<Arc<App<H>>>) -> Response {
+async fn openapi_document(State(app): State<Arc<App>>) -> Response {
     let document = openapi::document(&app.catalog, &app.selection);
     ([(CONTENT_TYPE, "application/json")], document.to_string()).into_response()
 }

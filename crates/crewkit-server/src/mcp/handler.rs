@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crewkit_core::Limits;
+use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
     CompleteResult, DiscoverResult, Implementation, InitializeRequestParams, InitializeResult,
@@ -13,11 +15,21 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
+use super::http::{McpDoor, SessionMode};
 use super::message::SUPPORTED_VERSIONS;
+use super::sessions::SessionRecords;
+use super::stdio;
 use crate::Services;
 use crate::ops::{self, Catalog, Entry, Progress, ProgressUpdate, Selection};
+
+/// The reading end of the protocol, whatever it is.
+pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
+/// The writing end of the protocol.
+pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// Serves the operations of a catalog that a selection shows. Cheap to clone: one per connection or session.
 #[derive(Clone)]
@@ -36,6 +48,22 @@ impl McpServer {
     /// What this request sees: the HTTP front leaves its narrower choice in the request's extensions.
     fn narrowed(context: &RequestContext<RoleServer>) -> Option<Arc<Selection>> {
         context.extensions.get::<http::request::Parts>()?.extensions.get::<Arc<Selection>>().cloned()
+    }
+
+    /// Serves one client on a pair of streams until its input ends.
+    pub fn serve_stdio(self, reader: Reader, writer: Writer, limits: &Limits) -> BoxFuture<'_, ()> {
+        Box::pin(stdio::serve(self, reader, writer, limits))
+    }
+
+    /// The way in over HTTP.
+    pub fn door(
+        self,
+        mode: SessionMode,
+        records: SessionRecords,
+        limits: Arc<Limits>,
+        stop: CancellationToken,
+    ) -> McpDoor {
+        McpDoor::new(self, mode, records, limits, stop)
     }
 
     fn shown(&self, entry: &Entry, narrowed: Option<&Selection>) -> bool {

@@ -11,6 +11,8 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use crewkit_core::{Code, Limits, Toolset};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
@@ -42,9 +44,14 @@ pub enum SessionMode {
     Stateless,
 }
 
+/// What rmcp makes of a request.
+type Service =
+    dyn Fn(Request) -> BoxFuture<'static, http::Response<BoxBody<Bytes, Infallible>>> + Send + Sync;
+
 /// Serves MCP over HTTP for one handler.
-pub struct McpDoor<H> {
-    service: StreamableHttpService<H, Sessions>,
+#[derive(Clone)]
+pub struct McpDoor {
+    service: Arc<Service>,
     sessions: Arc<Sessions>,
     records: Arc<SessionRecords>,
     in_flight: Arc<InFlight>,
@@ -52,22 +59,9 @@ pub struct McpDoor<H> {
     mode: SessionMode,
 }
 
-impl<H> Clone for McpDoor<H> {
-    fn clone(&self) -> Self {
-        Self {
-            service: self.service.clone(),
-            sessions: Arc::clone(&self.sessions),
-            records: Arc::clone(&self.records),
-            in_flight: Arc::clone(&self.in_flight),
-            limits: Arc::clone(&self.limits),
-            mode: self.mode,
-        }
-    }
-}
-
-impl<H: ServerHandler + Clone + Sync> McpDoor<H> {
+impl McpDoor {
     /// A door to `handler`. `stop` ends every stream.
-    pub fn new(
+    pub fn new<H: ServerHandler + Clone + Sync>(
         handler: H,
         mode: SessionMode,
         records: SessionRecords,
@@ -85,6 +79,10 @@ impl<H: ServerHandler + Clone + Sync> McpDoor<H> {
             .with_cancellation_token(stop);
         config.session_store = Some(Arc::new(SharedRecords(Arc::clone(&records))));
         let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&sessions), config);
+        let service = Arc::new(move |request| {
+            let service = service.clone();
+            async move { service.handle(request).await }.boxed()
+        });
         Self { service, sessions, records, in_flight: Arc::default(), limits, mode }
     }
 
@@ -267,7 +265,7 @@ impl<H: ServerHandler + Clone + Sync> McpDoor<H> {
     /// Lets rmcp answer, and gives its refusals a JSON body.
     async fn forward(&self, request: Request) -> Response {
         let is_answer = request.method() == Method::POST;
-        let response = self.service.handle(request).await;
+        let response = (self.service)(request).await;
         let failed = response.status().is_client_error() || response.status().is_server_error();
         if failed && media_type(&response) != Some("application/json") {
             return explain(response).await;

@@ -10,5 +10,5 @@ pub mod message;
 pub mod sessions;
 pub mod stdio;
 
-pub use handler::McpServer;
+pub use handler::{McpServer, Reader, Writer};
 pub use rmcp::ServerHandler;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crewkit_core::Code;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -31,17 +32,19 @@ impl Answer {
 }
 
 /// Runs `entry` once. Never panics and never fails in another form than the operation's own.
-pub async fn run(
+pub fn run(
     entry: &Entry,
     services: Arc<Services>,
     arguments: JsonObject,
     progress: Progress,
     cancelled: CancellationToken,
-) -> Answer {
-    let began = Instant::now();
-    let answer = run_unmeasured(entry, services, arguments, progress, cancelled).await;
-    Metrics::global().operation(entry.operation.name, answer.failed(), began.elapsed());
-    answer
+) -> BoxFuture<'_, Answer> {
+    Box::pin(async move {
+        let began = Instant::now();
+        let answer = run_unmeasured(entry, services, arguments, progress, cancelled).await;
+        Metrics::global().operation(entry.operation.name, answer.failed(), began.elapsed());
+        answer
+    })
 }
 
 async fn run_unmeasured(

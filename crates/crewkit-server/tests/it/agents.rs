@@ -162,7 +162,9 @@ async fn the_payload_is_served_by_the_rules_of_http() {
     ] {
         assert_eq!(doors.get(path, headers).await.status, status, "{path} {headers:?}");
     }
-    let response = reqwest::Client::new()
+    let response = crewkit_agent::http_client()
+        .build()
+        .unwrap()
         .get(format!("http://{}{path}", doors.server.address))
         .header("Accept-Encoding", "gzip")
         .send()

@@ -214,11 +214,11 @@ async fn replayed_event_ids_of_others_show_nothing() {
 #[tokio::test]
 async fn http2_is_guarded_like_http1() {
     let server = Server::start(Options::default()).await;
-    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let client = crewkit_agent::http_client().http2_prior_knowledge().build().unwrap();
     let good = client.get(format!("http://{}/healthz", server.address)).send().await.unwrap();
     assert_eq!((good.status().as_u16(), good.version()), (200, reqwest::Version::HTTP_2));
     let evil = client.get(format!("http://localtest.me.evil:{}/healthz", server.address.port()));
-    let evil = reqwest::Client::builder()
+    let evil = crewkit_agent::http_client()
         .http2_prior_knowledge()
         .resolve("localtest.me.evil", server.address)
         .build()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Served, output};
 
 fn client() -> reqwest::Client {
-    reqwest::Client::new()
+    crewkit_agent::http_client().build().unwrap()
 }
 
 fn initialize() -> Value {

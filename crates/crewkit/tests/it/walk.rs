@@ -16,7 +16,7 @@ struct Mcp {
 
 impl Mcp {
     async fn connect(base: &str) -> Self {
-        let client = reqwest::Client::new();
+        let client = crewkit_agent::http_client().build().unwrap();
         let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "walk", "version": "1"},
         }});

@@ -39,10 +39,8 @@ impl HttpLink {
         headers: &BTreeMap<String, Secret>,
         limits: &Limits,
     ) -> Result<Self, LinkError> {
-        let client = reqwest::Client::builder()
+        let client = crate::http_client()
             .connect_timeout(Duration::from_secs(limits.llm_connect_seconds))
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
             .build()
             .map_err(|error| LinkError::Gone(error.to_string()))?;
         let mut map = HeaderMap::new();

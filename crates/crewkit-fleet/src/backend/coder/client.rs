@@ -96,13 +96,10 @@ impl Client {
         headers.insert(TOKEN_HEADER, token);
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         let builder = || {
-            reqwest::Client::builder()
+            crewkit_agent::http_client()
                 .default_headers(headers.clone())
                 .user_agent(concat!("crewkit/", env!("CARGO_PKG_VERSION")))
-                // The token must reach nobody but the configured host.
-                .redirect(reqwest::redirect::Policy::none())
                 .referer(false)
-                .no_proxy()
                 .connect_timeout(CONNECT)
                 .pool_max_idle_per_host(IDLE_CONNECTIONS)
         };

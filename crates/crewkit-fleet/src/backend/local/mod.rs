@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use crewkit_agent::Engine;
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -115,52 +116,57 @@ impl Local {
     /// Opens the record, adopts what an earlier server left running, and goes on with what it left half done.
     ///
     /// Must be called within a tokio runtime.
-    pub async fn open(options: LocalOptions, engine: Engine) -> Result<Self, OpenError> {
-        check_drivers(&options)?;
-        let home = options.home.clone();
-        let opened = tokio::task::spawn_blocking(move || {
-            for dir in [&home, &home.join("workspaces"), &home.join("tasks"), &home.join("trash")] {
-                trash::create_private(dir).map_err(|source| OpenError::Path { path: dir.clone(), source })?;
-            }
-            Ok::<_, OpenError>(Store::open(&home.join("fleet.db"))?)
-        });
-        let store = opened
-            .await
-            .map_err(|_| OpenError::Setting("the fleet's record broke while opening".to_owned()))??;
-        let keep = Duration::from_secs(options.limits.fleet_trash_days.saturating_mul(86_400));
-        let places = usize::try_from(options.limits.fleet_tasks_active).unwrap_or(usize::MAX);
-        let local = Self {
-            shared: Arc::new(Shared {
-                launcher: Launcher {
-                    command: options.shim.clone(),
-                    environment: options.environment.clone(),
-                    fleet: store.fleet().to_owned(),
-                    clock: options.clock.clone(),
-                },
-                trash: Trash::new(options.home.join("trash"), keep, options.clock.clone()),
-                places: Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS)),
-                works: Mutex::default(),
-                locks: Mutex::default(),
-                projects: RwLock::default(),
-                metadata: MetadataCache::default(),
-                tracker: TaskTracker::new(),
-                shutdown: CancellationToken::new(),
-                store,
-                engine,
-                options,
-            }),
-        };
-        local.load_projects().await;
-        local.recover().await;
-        local.spawn_sweep();
-        Ok(local)
+    pub fn open(options: LocalOptions, engine: Engine) -> BoxFuture<'static, Result<Self, OpenError>> {
+        Box::pin(async move {
+            check_drivers(&options)?;
+            let home = options.home.clone();
+            let opened = tokio::task::spawn_blocking(move || {
+                for dir in [&home, &home.join("workspaces"), &home.join("tasks"), &home.join("trash")] {
+                    trash::create_private(dir)
+                        .map_err(|source| OpenError::Path { path: dir.clone(), source })?;
+                }
+                Ok::<_, OpenError>(Store::open(&home.join("fleet.db"))?)
+            });
+            let store = opened
+                .await
+                .map_err(|_| OpenError::Setting("the fleet's record broke while opening".to_owned()))??;
+            let keep = Duration::from_secs(options.limits.fleet_trash_days.saturating_mul(86_400));
+            let places = usize::try_from(options.limits.fleet_tasks_active).unwrap_or(usize::MAX);
+            let local = Self {
+                shared: Arc::new(Shared {
+                    launcher: Launcher {
+                        command: options.shim.clone(),
+                        environment: options.environment.clone(),
+                        fleet: store.fleet().to_owned(),
+                        clock: options.clock.clone(),
+                    },
+                    trash: Trash::new(options.home.join("trash"), keep, options.clock.clone()),
+                    places: Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS)),
+                    works: Mutex::default(),
+                    locks: Mutex::default(),
+                    projects: RwLock::default(),
+                    metadata: MetadataCache::default(),
+                    tracker: TaskTracker::new(),
+                    shutdown: CancellationToken::new(),
+                    store,
+                    engine,
+                    options,
+                }),
+            };
+            local.load_projects().await;
+            local.recover().await;
+            local.spawn_sweep();
+            Ok(local)
+        })
     }
 
     /// Lets go of everything. Held processes work on; the next server adopts them.
-    pub async fn shutdown(&self) {
-        self.shared.shutdown.cancel();
-        self.shared.tracker.close();
-        self.shared.tracker.wait().await;
+    pub fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.shared.shutdown.cancel();
+            self.shared.tracker.close();
+            self.shared.tracker.wait().await;
+        })
     }
 
     async fn load_projects(&self) {
@@ -234,44 +240,52 @@ impl Local {
     }
 
     /// Registers a project in the record itself, without opening a fleet; none when a server has the record open.
-    pub async fn register(
-        options: &LocalOptions,
-        path: &std::path::Path,
-        name: Option<&str>,
-    ) -> Result<Option<LocalProject>, FleetError> {
-        let found = project::look(&options.git, path, name).await;
-        let found = found.map_err(|error| FleetError::invalid("path", error.to_string()))?;
-        let home = options.home.clone();
-        let opened = tokio::task::spawn_blocking(move || {
-            trash::create_private(&home).map_err(|error| error.to_string())?;
-            match Store::open(&home.join("fleet.db")) {
-                Err(StoreError::Locked { .. }) => Ok(None),
-                Ok(store) => Ok(Some(store)),
-                Err(error) => Err(error.to_string()),
+    pub fn register<'a>(
+        options: &'a LocalOptions,
+        path: &'a std::path::Path,
+        name: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Option<LocalProject>, FleetError>> {
+        Box::pin(async move {
+            let found = project::look(&options.git, path, name).await;
+            let found = found.map_err(|error| FleetError::invalid("path", error.to_string()))?;
+            let home = options.home.clone();
+            let opened = tokio::task::spawn_blocking(move || {
+                trash::create_private(&home).map_err(|error| error.to_string())?;
+                match Store::open(&home.join("fleet.db")) {
+                    Err(StoreError::Locked { .. }) => Ok(None),
+                    Ok(store) => Ok(Some(store)),
+                    Err(error) => Err(error.to_string()),
+                }
+            });
+            let opened = opened.await.map_err(|error| FleetError::unavailable(error.to_string()))?;
+            let Some(store) = opened.map_err(FleetError::unavailable)? else { return Ok(None) };
+            let same_name =
+                |row: &ProjectRow| row.id != found.id && row.name.to_lowercase() == found.name.to_lowercase();
+            if store.projects().iter().any(same_name) {
+                let message =
+                    format!("project '{}' already exists; choose another name with --name", found.name);
+                return Err(FleetError::invalid("name", message));
             }
-        });
-        let opened = opened.await.map_err(|error| FleetError::unavailable(error.to_string()))?;
-        let Some(store) = opened.map_err(FleetError::unavailable)? else { return Ok(None) };
-        let same_name =
-            |row: &ProjectRow| row.id != found.id && row.name.to_lowercase() == found.name.to_lowercase();
-        if store.projects().iter().any(same_name) {
-            let message = format!("project '{}' already exists; choose another name with --name", found.name);
-            return Err(FleetError::invalid("name", message));
-        }
-        let row = ProjectRow { id: found.id.clone(), name: found.name.clone(), path: found.path.clone() };
-        store.write(vec![Change::PutProject(row)]).await.map_err(|error| life::store_error(&error))?;
-        Ok(Some(found))
+            let row = ProjectRow { id: found.id.clone(), name: found.name.clone(), path: found.path.clone() };
+            store.write(vec![Change::PutProject(row)]).await.map_err(|error| life::store_error(&error))?;
+            Ok(Some(found))
+        })
     }
 
     /// Registers the repository that `dir` is in; does nothing when it is in none.
-    pub async fn add_repository_of(&self, dir: &std::path::Path) -> Result<Option<LocalProject>, FleetError> {
-        match project::look(&self.shared.options.git, dir, None).await {
-            Ok(found) if matches!(found.kind, project::Kind::Repository { .. }) => {
-                self.add_project(&found.path, None).await.map(Some)
+    pub fn add_repository_of<'a>(
+        &'a self,
+        dir: &'a std::path::Path,
+    ) -> BoxFuture<'a, Result<Option<LocalProject>, FleetError>> {
+        Box::pin(async move {
+            match project::look(&self.shared.options.git, dir, None).await {
+                Ok(found) if matches!(found.kind, project::Kind::Repository { .. }) => {
+                    self.add_project(&found.path, None).await.map(Some)
+                }
+                Ok(_) => Ok(None),
+                Err(error) => Err(FleetError::unavailable(error.to_string())),
             }
-            Ok(_) => Ok(None),
-            Err(error) => Err(FleetError::unavailable(error.to_string())),
-        }
+        })
     }
 
     /// Forgets a project that has no agents; its files stay as they are.
