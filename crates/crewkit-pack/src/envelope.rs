@@ -3,7 +3,7 @@
 //! The order of the outer members and the alphabetical order inside `data` and `details` are fixed: people diff and
 //! hash this text.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::error::PackError;
 
@@ -72,7 +72,7 @@ impl Answer {
 
 /// The envelope of a success.
 pub fn success(command: &CommandName, version: &str, answer: Answer) -> Value {
-    envelope(true, &command.dotted(), command, version, answer.data, &answer.warnings, &[])
+    envelope(true, command.dotted(), command, version, answer.data, &answer.warnings, Vec::new())
 }
 
 /// The envelope of a failure. Here `command` is the first word alone, which is what clients match on.
@@ -84,7 +84,8 @@ pub fn failure(command: &CommandName, version: &str, error: &PackError) -> Value
         item.insert("details".to_owned(), sorted(details));
     }
     let data = Value::Object(Map::new());
-    envelope(false, command.first_word(), command, version, data, error.warnings(), &[Value::Object(item)])
+    let errors = vec![Value::Object(item)];
+    envelope(false, command.first_word().to_owned(), command, version, data, error.warnings(), errors)
 }
 
 /// The envelope of a result.
@@ -97,24 +98,25 @@ pub fn of(command: &CommandName, version: &str, result: Result<Answer, PackError
 
 fn envelope(
     ok: bool,
-    name: &str,
+    name: String,
     command: &CommandName,
     version: &str,
     data: Value,
     warnings: &[String],
-    errors: &[Value],
+    errors: Vec<Value>,
 ) -> Value {
-    json!({
-        "schema_version": SCHEMA_VERSION,
-        "ok": ok,
-        "command": name,
-        "command_id": command.id(),
-        "command_path": command.words(),
-        "version": version,
-        "data": sorted(data),
-        "warnings": warnings,
-        "errors": errors,
-    })
+    let mut envelope = Map::with_capacity(9);
+    let mut put = |key: &str, value: Value| drop(envelope.insert(key.to_owned(), value));
+    put("schema_version", SCHEMA_VERSION.into());
+    put("ok", ok.into());
+    put("command", name.into());
+    put("command_id", command.id().into());
+    put("command_path", command.words().into());
+    put("version", version.into());
+    put("data", sorted(data));
+    put("warnings", warnings.into());
+    put("errors", errors.into());
+    envelope.into()
 }
 
 /// The same value with the members of every object in alphabetical order.
@@ -134,6 +136,7 @@ pub fn sorted(value: Value) -> Value {
 mod tests {
     use super::*;
     use crewkit_core::Code;
+    use serde_json::json;
 
     #[test]
     fn a_failure_has_the_members_in_the_order_clients_know() {

@@ -6,6 +6,7 @@
 #[cfg(all(feature = "conformance", not(debug_assertions)))]
 compile_error!("the feature `conformance` is for testing only; a release must not have it");
 
+mod aside;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod http;

@@ -57,9 +57,8 @@ impl Agents {
 
     /// The engine.
     pub fn engine(&self) -> BoxFuture<'_, Result<&Engine, Error>> {
-        let options = self.options.clone();
-        let open = async || match options {
-            Some(options) => Engine::open(options).await,
+        let open = async || match &self.options {
+            Some(options) => Engine::open(options.clone()).await,
             None => Err(Error::Setting("agents are not set up in this process".to_owned())),
         };
         Box::pin(self.engine.get_or_try_init(open))

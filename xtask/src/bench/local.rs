@@ -106,7 +106,7 @@ impl World {
             std::fs::write(skill.join(format!("page{number}.md")), format!("{words} {number}\n").repeat(30))?;
         }
         let manifest = "version: 1\nprofiles:\n  default:\n    include_tags: [base]\ntargets:\n  claude_code:\n    mode: files\n    \
-                        scope: project\n    options: {}\nmodules:\n  - id: skill:kit\n    type: skill\n    tags: [base]\n    \
+                        scope: project\n    options: {write_repo_skills: true}\nmodules:\n  - id: skill:kit\n    type: skill\n    tags: [base]\n    \
                         source:\n      local_path:\n        path: modules/skills/kit\n";
         Ok(std::fs::write(repo.join("agentpack.yaml"), manifest)?)
     }
@@ -193,7 +193,8 @@ async fn measure(agents: usize, kills: usize) -> Result<()> {
 
     world.write_pack("second")?;
     let (report, took) = world.call(&server, "equip_agents", json!({"all": true, "yes": true})).await?;
-    println!("equip --all        {} for {} workspaces × {KIT_FILES} files", ms(took), report["equipped"]);
+    ensure!(report["equipped"] == agents, "not every workspace was equipped: {}", report["message"]);
+    println!("equip --all        {} for {agents} workspaces × {KIT_FILES} files", ms(took));
 
     let server = kill_rounds(&world, server, agents, kills).await?;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use crewkit_core::Code;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::{HttpProblem, read_body};
 use super::router::App;
+use crate::aside;
 use crate::json;
 use crate::ops::{self, JsonObject, Progress};
 
@@ -26,14 +28,22 @@ pub async fn run_operation(
         let message = format!("there is no operation `{name}`");
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
-    let arguments = match arguments(&app, request).await {
-        Ok(arguments) => arguments,
+    let body = match body(&app, request).await {
+        Ok(body) => body,
         Err(problem) => return problem.into_response(),
     };
     // When the client hangs up, axum drops this future; the guard then tells the work.
     let cancelled = CancellationToken::new();
     let _hang_up = cancelled.clone().drop_guard();
-    let answer = ops::run(entry, Arc::clone(&app.services), arguments, Progress::default(), cancelled).await;
+    let work = async {
+        let arguments = arguments(&app, &body)?;
+        Ok(ops::run(entry, Arc::clone(&app.services), arguments, Progress::default(), cancelled).await)
+    };
+    let answer: Result<ops::Answer, HttpProblem> = aside::by_size(body.len(), work).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(problem) => return problem.into_response(),
+    };
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, [(CONTENT_TYPE, "application/json")], answer.body.to_string()).into_response()
 }
@@ -47,7 +57,8 @@ pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Respo
         let message = "this server makes no agents";
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
-    let arguments = match arguments(&app, request).await {
+    let arguments = body(&app, request).await.and_then(|body| arguments(&app, &body));
+    let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(problem) => return problem.into_response(),
     };
@@ -59,7 +70,7 @@ pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Respo
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn arguments(app: &App, request: Request) -> Result<JsonObject, HttpProblem> {
+async fn body(app: &App, request: Request) -> Result<Bytes, HttpProblem> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_json = content_type
@@ -71,12 +82,15 @@ async fn arguments(app: &App, request: Request) -> Result<JsonObject, HttpProble
         let message = "Content-Type must be application/json";
         return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::BodyInvalid, message));
     }
-    let bytes = read_body(request.into_body(), app.limits.http_body_bytes).await?;
+    read_body(request.into_body(), app.limits.http_body_bytes).await
+}
+
+fn arguments(app: &App, bytes: &[u8]) -> Result<JsonObject, HttpProblem> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(JsonObject::new());
     }
     let bad = |message: String| HttpProblem::new(StatusCode::BAD_REQUEST, Code::BodyInvalid, message);
-    match json::parse(&bytes, app.limits.json_depth) {
+    match json::parse(bytes, app.limits.json_depth) {
         Ok(Value::Object(arguments)) => Ok(arguments),
         Ok(_) => Err(bad("the body must be a JSON object with the operation's arguments".to_owned())),
         Err(error) => Err(bad(format!("the body is not JSON: {error}"))),

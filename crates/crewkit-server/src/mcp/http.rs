@@ -29,6 +29,7 @@ use super::message::{
     id_to_json,
 };
 use super::sessions::{SessionRecords, Sessions, SharedRecords};
+use crate::aside;
 use crate::http::read_body;
 use crate::json;
 use crate::ops::Selection;
@@ -122,6 +123,10 @@ impl McpDoor {
                 return refuse(problem.status, &Refusal::anonymous(TRANSPORT_ERROR, problem.message));
             }
         };
+        aside::by_size(bytes.len(), self.message(parts, bytes)).await
+    }
+
+    async fn message(&self, parts: http::request::Parts, bytes: Bytes) -> Response {
         let value = match json::parse(&bytes, self.limits.json_depth) {
             Ok(value) => value,
             Err(error) => {

@@ -175,6 +175,9 @@ async fn here_or_there<F: Future<Output = HandlerResult>>(
     call: Call,
     here: impl FnOnce(Call) -> F,
 ) -> HandlerResult {
+    if call.services.agents.opened().is_some() {
+        return here(call).await;
+    }
     let forward = call.services.agents.forward().cloned();
     let locked = call.services.agents.engine().await.err().filter(|error| error.code() == Code::StoreLocked);
     let (Some(error), Some(forward)) = (locked, forward) else { return here(call).await };
@@ -222,8 +225,9 @@ async fn status(call: Call) -> HandlerResult {
 }
 
 async fn complete(call: Call) -> HandlerResult {
-    let engine = engine(&call).await?;
-    let mut arguments = call.arguments.clone();
+    // The payload may be large; it is moved, not copied.
+    let Call { services, mut arguments, .. } = call;
+    let engine = services.agents.engine().await?;
     let mut text = |name: &str| match arguments.remove(name) {
         Some(Value::String(text)) => Some(text),
         _ => None,
