@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,27 @@ pub const VERSION: u32 = 1;
 
 /// The profile that must exist.
 pub const DEFAULT_PROFILE: &str = "default";
+
+/// The manifest parsed last: a server that is asked again about the same text does not parse it again.
+#[derive(Debug, Default)]
+pub struct LastManifest(Mutex<Option<(String, Arc<Manifest>)>>);
+
+impl LastManifest {
+    /// [`Manifest::load`], remembering.
+    pub fn load(&self, repo: &Path, limits: &Limits) -> Result<Arc<Manifest>> {
+        let path = Manifest::path_in(repo);
+        let text = read_text(&path, limits)?;
+        let last = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, manifest)) = &*last()
+            && *known == text
+        {
+            return Ok(Arc::clone(manifest));
+        }
+        let manifest = Arc::new(Manifest::parse(&text, &path, limits)?);
+        *last() = Some((text, Arc::clone(&manifest)));
+        Ok(manifest)
+    }
+}
 
 /// The parsed file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -1,6 +1,7 @@
 //! One command's view of the world: which repo, profile, targets, machine and project it is about.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::desired::{Desired, DesiredRoot, Layout};
 use crate::env::Env;
@@ -10,7 +11,7 @@ use crate::hash::Digest;
 use crate::hash_cache::HashCache;
 use crate::lockfile::Lockfile;
 use crate::managed::{self, ManifestRead};
-use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, Manifest, Module, TargetConfig};
+use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, LastManifest, Manifest, Module, TargetConfig};
 use crate::materialize::{Material, Workshop};
 use crate::overlay::Overlays;
 use crate::path::{RelPath, RootDir};
@@ -59,7 +60,7 @@ pub struct Session<'a> {
     /// The config repo.
     pub repo: PathBuf,
     /// Its manifest.
-    pub manifest: Manifest,
+    pub manifest: Arc<Manifest>,
     /// Its lockfile and that file's hash.
     pub lock: Option<(Lockfile, Digest)>,
     /// The project.
@@ -84,11 +85,11 @@ pub fn machine_of(env: &Env, select: &Select) -> String {
 
 impl<'a> Session<'a> {
     /// Reads manifest and lockfile and finds out where we are.
-    pub fn open(env: &'a Env, cache: &'a HashCache, select: &'a Select) -> Result<Self> {
+    pub fn open(env: &'a Env, cache: &'a HashCache, last: &LastManifest, select: &'a Select) -> Result<Self> {
         let repo = repo_of(env, select);
-        let mut manifest = Manifest::load(&repo, &env.limits)?;
+        let mut manifest = last.load(&repo, &env.limits)?;
         if env.workspace_state.is_some() {
-            manifest.keep_project_scope();
+            Arc::make_mut(&mut manifest).keep_project_scope();
         }
         let lock = Lockfile::load(&repo, &env.limits)?;
         Ok(Self {

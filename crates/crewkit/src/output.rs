@@ -13,6 +13,13 @@ pub fn bytes(bytes: &[u8]) {
     let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
+/// Writes JSON for people and programs, piece by piece: a long plan is never held as text.
+pub fn json(value: &serde_json::Value) {
+    let mut out = std::io::BufWriter::with_capacity(64 * 1024, std::io::stdout().lock());
+    let _ = serde_json::to_writer_pretty(&mut out, value);
+    let _ = out.write_all(b"\n").and_then(|()| out.flush());
+}
+
 /// Writes one line of data.
 pub fn data_line(text: &str) {
     data(&format!("{text}\n"));

@@ -140,6 +140,7 @@ impl Pack {
         self.env.progress.at("deploy", 0, request.changes.len());
         let applied = locked.apply(&request)?;
         self.env.progress.at("deploy", request.changes.len(), request.changes.len());
+        drop(request);
         warnings.extend(applied.untidy);
         if let Some(token) = &deploy.confirm_token {
             self.tokens.lock().unwrap_or_else(PoisonError::into_inner).0.remove(token);

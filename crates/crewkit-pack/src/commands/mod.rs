@@ -13,6 +13,7 @@ use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
 use crate::home::{Locked, StateHome};
+use crate::manifest::LastManifest;
 use crate::session::{Select, Session};
 use crate::state_lock::LockRequest;
 use crate::transaction::Outcome;
@@ -64,6 +65,7 @@ impl Consent {
 pub struct Pack {
     env: Env,
     cache: Arc<HashCache>,
+    manifest: Arc<LastManifest>,
     tokens: Arc<Mutex<Tokens>>,
 }
 
@@ -72,14 +74,15 @@ impl Pack {
     pub fn new(env: Env) -> Self {
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
-        Self { env, cache: Arc::new(cache), tokens: Arc::default() }
+        Self { env, cache: Arc::new(cache), manifest: Arc::default(), tokens: Arc::default() }
     }
 
     /// The same service, telling `progress` how far it has come.
     #[must_use]
     pub fn telling(&self, progress: Arc<dyn Progress>) -> Self {
         let env = Env { progress, ..self.env.clone() };
-        Self { env, cache: Arc::clone(&self.cache), tokens: Arc::clone(&self.tokens) }
+        let (cache, manifest) = (Arc::clone(&self.cache), Arc::clone(&self.manifest));
+        Self { env, cache, manifest, tokens: Arc::clone(&self.tokens) }
     }
 
     /// The surroundings.
@@ -88,7 +91,7 @@ impl Pack {
     }
 
     fn session<'a>(&'a self, select: &'a Select) -> Result<Session<'a>> {
-        Session::open(&self.env, &self.cache, select)
+        Session::open(&self.env, &self.cache, &self.manifest, select)
     }
 
     /// Keeps new hashes for the next process, unless nothing may be written.

@@ -4,6 +4,7 @@
 //! is reported. Nobody is there to be asked.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -53,7 +54,7 @@ impl Pack {
         env.workspace_state = Some(state.to_owned());
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
-        Self { env, cache: std::sync::Arc::new(cache), tokens: std::sync::Arc::default() }
+        Self { env, cache: Arc::new(cache), manifest: Arc::clone(&self.manifest), tokens: Arc::default() }
     }
 
     /// Makes the workspace as the profile says, all of it or nothing.

@@ -88,5 +88,5 @@ fn meant(arguments: &[OsString]) -> CommandName {
 }
 
 pub(crate) fn print_envelope(value: &serde_json::Value) {
-    output::data_line(&format!("{value:#}"));
+    output::json(value);
 }
