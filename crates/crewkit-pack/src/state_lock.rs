@@ -138,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn it_is_free_again_although_a_copy_of_the_handle_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = StateLock::acquire(&path, &request("deploy")).unwrap();
+        let copy_in_a_child = first.file.try_clone().unwrap();
+        drop(first);
+        StateLock::acquire(&path, &request("status")).unwrap();
+        drop(copy_in_a_child);
+    }
+
+    #[test]
     fn waiting_ends_when_the_holder_does() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
