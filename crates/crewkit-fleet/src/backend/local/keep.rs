@@ -223,10 +223,18 @@ async fn save(
     let mut tip = survey.head.clone();
     let mut links = links(&git.at(place).args(["ls-files", "--stage", "-z"]).run().await?);
     if survey.changed {
-        let commit = commit_everything(git, place, leaving, &survey).await?;
-        links.extend(commit.links);
-        kept.saved_changes = true;
-        tip = Some(commit.id);
+        match commit_everything(git, place, leaving, &survey).await {
+            Ok(commit) => {
+                links.extend(commit.links);
+                kept.saved_changes = true;
+                tip = Some(commit.id);
+            }
+            // The files go to the trash; the commits made before must still be kept.
+            Err(error) => {
+                tracing::warn!(agent = leaving.agent, %error, "changes could not be committed and go to the trash");
+                kept.obstacle = Some(error.to_string());
+            }
+        }
     }
     let has_inner_repositories = checkout.admin_dir.join("modules").exists()
         || links.iter().any(|link| !is_empty(&place.dir.join(link)));
@@ -241,7 +249,8 @@ async fn save(
             kept.branches.push(save_branch(git, place, leaving.agent, tip).await?);
         }
     }
-    let everything = !survey.ignored && !survey.half_done && !has_inner_repositories;
+    let everything =
+        kept.obstacle.is_none() && !survey.ignored && !survey.half_done && !has_inner_repositories;
     Ok((kept, everything))
 }
 
