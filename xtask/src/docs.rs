@@ -27,8 +27,7 @@ fn operations() -> Result<String> {
          as a JSON object.\n",
     );
     for toolset in Toolset::ALL {
-        let entries: Vec<_> =
-            catalog.entries().iter().filter(|entry| entry.operation.toolset == toolset).collect();
+        let entries: Vec<_> = catalog.entries().filter(|entry| entry.operation.toolset == toolset).collect();
         if entries.is_empty() {
             continue;
         }

@@ -3,11 +3,11 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
-use crewkit_core::{Code, Limits};
+use crewkit_core::Code;
 use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
 use crewkit_server::mcp::McpServer;
-use crewkit_server::mcp::http::{McpDoor, SessionMode};
+use crewkit_server::mcp::http::{DoorParts, McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
 use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
@@ -30,7 +30,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
     let catalog = mcp::catalog()?;
     let selection = mcp::selection(config, &catalog)?;
     serve(config, catalog, selection, |door, catalog, services, selection| {
-        McpServer::new(catalog, services, selection).door(door.mode, door.records, door.limits, door.stop)
+        McpServer::new(catalog, services, selection).door(door)
     })
 }
 
@@ -39,17 +39,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
 fn serve_fixture(config: &Config) -> Result<(), Failure> {
     let fixture = crewkit_server::conformance::Fixture::new()
         .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    serve(config, mcp::catalog()?, Selection::default(), |door, _, _, _| {
-        McpDoor::new(fixture, door.mode, door.records, door.limits, door.stop)
-    })
-}
-
-/// What a way in for MCP is made of, beside what stands behind it.
-struct DoorParts {
-    mode: SessionMode,
-    records: SessionRecords,
-    limits: Arc<Limits>,
-    stop: CancellationToken,
+    serve(config, mcp::catalog()?, Selection::default(), |door, _, _, _| McpDoor::new(fixture, door))
 }
 
 fn serve(

@@ -7,7 +7,7 @@ use crate::ops::{Catalog, Selection};
 /// Describes every operation `selection` shows, and the routes that are no operations.
 pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
     let mut paths = Map::new();
-    for entry in catalog.entries().iter().filter(|entry| selection.shows(&entry.operation)) {
+    for entry in catalog.entries().filter(|entry| selection.shows(&entry.operation)) {
         let operation = &entry.operation;
         let answer = json!({"application/json": {"schema": Value::Object((*entry.output).clone())}});
         paths.insert(

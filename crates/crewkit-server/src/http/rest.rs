@@ -37,7 +37,8 @@ pub async fn run_operation(
     let _hang_up = cancelled.clone().drop_guard();
     let work = async {
         let arguments = arguments(&app, &body)?;
-        Ok(ops::run(entry, Arc::clone(&app.services), arguments, Progress::default(), cancelled).await)
+        Ok(ops::run(Arc::clone(entry), Arc::clone(&app.services), arguments, Progress::default(), cancelled)
+            .await)
     };
     let answer: Result<ops::Answer, HttpProblem> = aside::by_size(body.len(), work).await;
     let answer = match answer {

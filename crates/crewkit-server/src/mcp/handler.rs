@@ -6,25 +6,22 @@ use std::sync::Arc;
 use crewkit_core::Limits;
 use futures_util::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-    CompleteResult, DiscoverResult, Implementation, InitializeRequestParams, InitializeResult,
-    ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesRequestMethod,
-    ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
-    Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams, CompleteResult,
+    DiscoverResult, Implementation, InitializeRequestParams, InitializeResult, ListPromptsRequestMethod,
+    ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
+    ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProtocolVersion, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-use super::http::{McpDoor, SessionMode};
+use super::begun::{Begun, Handler, Watcher};
+use super::http::{DoorParts, McpDoor};
 use super::message::SUPPORTED_VERSIONS;
-use super::sessions::SessionRecords;
 use super::stdio;
 use crate::Services;
-use crate::ops::{self, Catalog, Entry, Progress, ProgressUpdate, Selection};
+use crate::ops::{self, Catalog, Entry, Selection};
 
 /// The reading end of the protocol, whatever it is.
 pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
@@ -56,14 +53,8 @@ impl McpServer {
     }
 
     /// The way in over HTTP.
-    pub fn door(
-        self,
-        mode: SessionMode,
-        records: SessionRecords,
-        limits: Arc<Limits>,
-        stop: CancellationToken,
-    ) -> McpDoor {
-        McpDoor::new(self, mode, records, limits, stop)
+    pub fn door(self, parts: DoorParts) -> McpDoor {
+        McpDoor::new(self, parts)
     }
 
     fn shown(&self, entry: &Entry, narrowed: Option<&Selection>) -> bool {
@@ -86,8 +77,8 @@ impl McpServer {
     fn instructions(&self, narrowed: Option<&Selection>) -> String {
         let mut parts = Vec::new();
         for toolset in crewkit_core::Toolset::ALL {
-            let in_view = |entry: &&Entry| entry.operation.toolset == toolset && self.shown(entry, narrowed);
-            if self.catalog.entries().iter().any(|entry| in_view(&entry)) {
+            let in_view = |entry: &Entry| entry.operation.toolset == toolset && self.shown(entry, narrowed);
+            if self.catalog.entries().any(in_view) {
                 parts.push(match toolset {
                     crewkit_core::Toolset::Pack => {
                         "pack: deploy agent assets (instructions, skills, prompts, commands) from a config repo. \
@@ -122,6 +113,21 @@ pub fn tool(entry: &Entry) -> Tool {
                 .idempotent(hints.idempotent)
                 .open_world(hints.open_world),
         )
+}
+
+impl Handler for McpServer {
+    fn begin(
+        &self,
+        call: &mut CallToolRequestParams,
+        narrowed: Option<&Selection>,
+        watcher: Watcher,
+    ) -> Option<Begun> {
+        let entry = self.catalog.get(&call.name).filter(|entry| self.shown(entry, narrowed))?;
+        let arguments = call.arguments.take().unwrap_or_default();
+        Some(Begun::new(watcher, |progress, cancelled| {
+            ops::run(Arc::clone(entry), Arc::clone(&self.services), arguments, progress, cancelled)
+        }))
+    }
 }
 
 impl ServerHandler for McpServer {
@@ -160,49 +166,29 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(format!("unknown cursor `{cursor}`"), None));
         }
         let narrowed = Self::narrowed(&context);
-        let shown = self.catalog.entries().iter().filter(|entry| self.shown(entry, narrowed.as_deref()));
+        let shown = self.catalog.entries().filter(|entry| self.shown(entry, narrowed.as_deref()));
         Ok(ListToolsResult::with_all_items(shown.map(tool).collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.catalog.get(name).map(tool)
+        self.catalog.get(name).map(|entry| tool(entry))
     }
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let narrowed = Self::narrowed(&context);
-        let entry = self
-            .catalog
-            .get(&request.name)
-            .filter(|entry| self.shown(entry, narrowed.as_deref()))
-            .ok_or_else(|| ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None))?;
-        let arguments = request.arguments.unwrap_or_default();
-        let (progress, mut updates) = progress_channel(&context);
-        let work = ops::run(entry, Arc::clone(&self.services), arguments, progress, context.ct.clone());
-        let mut work = std::pin::pin!(work);
-        let answer = loop {
-            tokio::select! {
-                biased;
-                Some(update) = updates.recv() => notify(&context, update).await,
-                () = context.ct.cancelled() => {
-                    // Nobody reads this answer; leaving drops the work.
-                    return Err(ErrorData::internal_error("cancelled by the client", None));
-                }
-                answer = &mut work => break answer,
+        let begun = match Begun::carried(&context.extensions) {
+            Some(begun) => Some(begun),
+            None => {
+                self.begin(&mut request, Self::narrowed(&context).as_deref(), Watcher::from(&context.meta))
             }
         };
-        while let Ok(update) = updates.try_recv() {
-            notify(&context, update).await;
+        match begun {
+            Some(begun) => begun.finish(&context).await,
+            None => Err(ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None)),
         }
-        let result = if answer.failed() {
-            CallToolResult::structured_error(answer.body)
-        } else {
-            CallToolResult::structured(answer.body)
-        };
-        Ok(result.into())
     }
 
     // rmcp would answer these with empty lists; a server that does not declare a capability must not seem to have it.
@@ -237,25 +223,4 @@ impl ServerHandler for McpServer {
     ) -> Result<CompleteResult, ErrorData> {
         Err(ErrorData::method_not_found::<CompleteRequestMethod>())
     }
-}
-
-/// A channel for progress; without a token from the client its sending end is not there.
-fn progress_channel(
-    context: &RequestContext<RoleServer>,
-) -> (Progress, mpsc::UnboundedReceiver<ProgressUpdate>) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    if context.meta.get_progress_token().is_some() {
-        (Progress::to(sender), receiver)
-    } else {
-        (Progress::default(), receiver)
-    }
-}
-
-async fn notify(context: &RequestContext<RoleServer>, update: ProgressUpdate) {
-    let Some(token) = context.meta.get_progress_token() else { return };
-    let mut param = ProgressNotificationParam::new(token, update.done);
-    param.total = update.total;
-    param.message = update.message;
-    // A client that went away also cancels; the work ends by that.
-    let _ = context.peer.notify_progress(param).await;
 }

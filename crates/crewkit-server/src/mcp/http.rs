@@ -17,13 +17,13 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::BoxBody;
-use rmcp::ServerHandler;
-use rmcp::model::{ProtocolVersion, RequestId};
+use rmcp::model::{CallToolRequestParams, ProtocolVersion, RequestId};
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::gather::gather;
+use super::begun::{Begun, FirstStep, Handler, Watcher, first_step};
 use super::message::{
     self, INVALID_PARAMS, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, SESSION_NOT_FOUND, TRANSPORT_ERROR,
     id_to_json,
@@ -45,6 +45,21 @@ pub enum SessionMode {
     Stateless,
 }
 
+/// What a door is made of, beside what stands behind it.
+pub struct DoorParts {
+    /// Whether clients get sessions.
+    pub mode: SessionMode,
+    /// What is remembered of them.
+    pub records: SessionRecords,
+    /// The bounds on everything.
+    pub limits: Arc<Limits>,
+    /// Ends every stream.
+    pub stop: CancellationToken,
+}
+
+/// How the server behind the door begins a tool call.
+type Begin = dyn Fn(&mut CallToolRequestParams, Option<&Selection>, Watcher) -> Option<Begun> + Send + Sync;
+
 /// What rmcp makes of a request.
 type Service =
     dyn Fn(Request) -> BoxFuture<'static, http::Response<BoxBody<Bytes, Infallible>>> + Send + Sync;
@@ -52,6 +67,7 @@ type Service =
 /// Serves MCP over HTTP for one handler.
 #[derive(Clone)]
 pub struct McpDoor {
+    begin: Arc<Begin>,
     service: Arc<Service>,
     sessions: Arc<Sessions>,
     records: Arc<SessionRecords>,
@@ -61,14 +77,9 @@ pub struct McpDoor {
 }
 
 impl McpDoor {
-    /// A door to `handler`. `stop` ends every stream.
-    pub fn new<H: ServerHandler + Clone + Sync>(
-        handler: H,
-        mode: SessionMode,
-        records: SessionRecords,
-        limits: Arc<Limits>,
-        stop: CancellationToken,
-    ) -> Self {
+    /// A door to `handler`.
+    pub fn new<H: Handler>(handler: H, parts: DoorParts) -> Self {
+        let DoorParts { mode, records, limits, stop } = parts;
         let sessions = Arc::new(Sessions::new(&limits));
         let records = Arc::new(records);
         // Host and Origin are checked for every route by one guard, and the body is read and bounded here.
@@ -79,12 +90,14 @@ impl McpDoor {
             .with_max_request_body_bytes(usize::MAX)
             .with_cancellation_token(stop);
         config.session_store = Some(Arc::new(SharedRecords(Arc::clone(&records))));
+        let first = handler.clone();
+        let begin: Arc<Begin> = Arc::new(move |call, narrowed, watcher| first.begin(call, narrowed, watcher));
         let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&sessions), config);
         let service = Arc::new(move |request| {
             let service = service.clone();
             async move { service.handle(request).await }.boxed()
         });
-        Self { service, sessions, records, in_flight: Arc::default(), limits, mode }
+        Self { begin, service, sessions, records, in_flight: Arc::default(), limits, mode }
     }
 
     /// Answers one request to the endpoint; `toolset` is set when the path names one.
@@ -141,7 +154,7 @@ impl McpDoor {
     }
 
     async fn single(&self, mut parts: http::request::Parts, value: Value, bytes: Bytes) -> Response {
-        let message = match message::read(value) {
+        let mut message = match message::read(value) {
             Ok(Some(message)) => message,
             Ok(None) => return StatusCode::ACCEPTED.into_response(),
             // A request that can be answered is answered, also when the answer is no.
@@ -166,6 +179,7 @@ impl McpDoor {
                 return self.too_many_sessions(&message);
             }
         }
+        let may_answer = self.may_answer(&parts, session.as_deref());
         if let (Some(session), Some(id)) = (session, message.request_id()) {
             match InFlight::enter(&self.in_flight, session, id, self.limits.mcp_calls_in_flight) {
                 Ok(place) => {
@@ -173,6 +187,16 @@ impl McpDoor {
                     parts.extensions.insert(Arc::new(place));
                 }
                 Err(refusal) => return refuse(StatusCode::OK, &refusal),
+            }
+        }
+        if may_answer {
+            let narrowed = parts.extensions.get::<Arc<Selection>>().map(AsRef::as_ref);
+            match first_step(&mut message, |call, watcher| (self.begin)(call, narrowed, watcher)) {
+                FirstStep::Answered(answer) => return json_response(StatusCode::OK, &answer),
+                FirstStep::Begun(carried) => {
+                    parts.extensions.insert(carried);
+                }
+                FirstStep::NotBegun => {}
             }
         }
         let is_initialize = message.is_initialize();
@@ -184,6 +208,22 @@ impl McpDoor {
             return self.too_many_sessions(&message);
         }
         response
+    }
+
+    /// Whether a call may be answered without rmcp: the client speaks a revision with `initialize`, and rmcp would not
+    /// turn it away.
+    fn may_answer(&self, parts: &http::request::Parts, session: Option<&str>) -> bool {
+        let version = parts.headers.get("mcp-protocol-version");
+        let initialized = version.is_none_or(|version| {
+            [ProtocolVersion::V_2025_03_26, ProtocolVersion::V_2025_11_25]
+                .iter()
+                .any(|initialized| version == initialized.as_str())
+        });
+        initialized
+            && match self.mode {
+                SessionMode::Sessions => session.is_some_and(|session| self.sessions.awake(session)),
+                SessionMode::Stateless => true,
+            }
     }
 
     fn too_many_sessions(&self, message: &Message) -> Response {
@@ -269,17 +309,12 @@ impl McpDoor {
 
     /// Lets rmcp answer, and gives its refusals a JSON body.
     async fn forward(&self, request: Request) -> Response {
-        let is_answer = request.method() == Method::POST;
         let response = (self.service)(request).await;
         let failed = response.status().is_client_error() || response.status().is_server_error();
         if failed && media_type(&response) != Some("application/json") {
             return explain(response).await;
         }
-        let response = response.map(Body::new);
-        if is_answer && media_type(&response) == Some("text/event-stream") {
-            return gather(response).await;
-        }
-        response
+        response.map(Body::new)
     }
 }
 
@@ -347,8 +382,14 @@ fn refuse(status: StatusCode, refusal: &Refusal) -> Response {
     json_response(status, &refusal.to_json())
 }
 
-fn json_response(status: StatusCode, json: &Value) -> Response {
-    (status, [(CONTENT_TYPE, "application/json")], json.to_string()).into_response()
+fn json_response(status: StatusCode, json: &impl Serialize) -> Response {
+    match serde_json::to_vec(json) {
+        Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
 }
 
 fn media_type<B>(response: &http::Response<B>) -> Option<&str> {

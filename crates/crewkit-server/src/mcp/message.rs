@@ -1,11 +1,13 @@
 //! What a front decides about one incoming JSON value, without doing anything.
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, NumberOrString,
-    ProtocolVersion, RequestId,
+    CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetExtensions as _,
+    NumberOrString, ProtocolVersion, RequestId,
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+
+use super::begun::Carried;
 
 /// JSON-RPC: the input is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
@@ -38,6 +40,13 @@ impl Message {
         match &self.inner {
             ClientJsonRpcMessage::Request(request) => Some(&request.id),
             _ => None,
+        }
+    }
+
+    /// Sends a begun call along with the request it answers.
+    pub fn carry(&mut self, begun: Carried) {
+        if let ClientJsonRpcMessage::Request(request) = &mut self.inner {
+            request.request.extensions_mut().insert(begun);
         }
     }
 
@@ -78,6 +87,11 @@ impl Refusal {
     /// A refusal of input that has no id.
     pub fn anonymous(code: i32, message: impl Into<String>) -> Self {
         Self { id: Value::Null, code, message: message.into() }
+    }
+
+    /// The answer as a line to send, without its end.
+    pub fn to_line(&self) -> Vec<u8> {
+        self.to_json().to_string().into_bytes()
     }
 
     /// The answer as JSON; `id` is always there, as JSON-RPC wants it.

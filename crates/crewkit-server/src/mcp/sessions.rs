@@ -4,11 +4,12 @@
 //! `initialize`; a request for a session that is not in memory brings it back from there, so clients never notice that the
 //! server was restarted or that the session had gone to sleep.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use crewkit_core::Limits;
@@ -31,6 +32,9 @@ use crate::metrics::Metrics;
 pub struct Sessions {
     living: LocalSessionManager,
     most: usize,
+    /// When rmcp last had a message of each. It ends a session it has not heard of for `idle`.
+    heard: std::sync::Mutex<HashMap<SessionId, Instant>>,
+    idle: Duration,
     /// Held while a session is added, so that two clients cannot both take the last place.
     adding: Mutex<()>,
 }
@@ -49,15 +53,32 @@ pub enum SessionsError {
 impl Sessions {
     /// No sessions yet.
     pub fn new(limits: &Limits) -> Self {
+        let idle = Duration::from_secs(limits.mcp_session_idle_seconds);
         let mut config = SessionConfig::default();
-        config.keep_alive = Some(Duration::from_secs(limits.mcp_session_idle_seconds));
+        config.keep_alive = Some(idle);
         let mut living = LocalSessionManager::default();
         living.session_config = config;
         Self {
             living,
+            heard: std::sync::Mutex::default(),
+            idle,
             most: usize::try_from(limits.mcp_sessions).unwrap_or(usize::MAX),
             adding: Mutex::new(()),
         }
+    }
+
+    /// Whether a session lives and rmcp need not hear of its next message: a message it does not see keeps no session
+    /// alive, so every now and then one has to go there.
+    pub fn awake(&self, id: &str) -> bool {
+        self.heard().get(id).is_some_and(|heard| heard.elapsed() < self.idle / 2)
+    }
+
+    fn heard(&self) -> MutexGuard<'_, HashMap<SessionId, Instant>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_heard(&self, id: &SessionId) {
+        self.heard().insert(Arc::clone(id), Instant::now());
     }
 
     /// Whether no further session is taken.
@@ -90,7 +111,9 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
-        Ok(self.living.initialize_session(id, message).await?)
+        let answer = self.living.initialize_session(id, message).await?;
+        self.note_heard(id);
+        Ok(answer)
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, SessionsError> {
@@ -98,6 +121,7 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
+        self.heard().remove(id);
         self.living.close_session(id).await?;
         self.note_count().await;
         Ok(())
@@ -108,7 +132,9 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
-        Ok(self.living.create_stream(id, message).await?)
+        let stream = self.living.create_stream(id, message).await?;
+        self.note_heard(id);
+        Ok(stream)
     }
 
     async fn accept_message(
@@ -116,7 +142,9 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<(), SessionsError> {
-        Ok(self.living.accept_message(id, message).await?)
+        self.living.accept_message(id, message).await?;
+        self.note_heard(id);
+        Ok(())
     }
 
     async fn create_standalone_stream(
@@ -244,5 +272,33 @@ impl SessionRecords {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions(idle: u64) -> Sessions {
+        Sessions::new(&Limits { mcp_session_idle_seconds: idle, ..Limits::default() })
+    }
+
+    #[tokio::test]
+    async fn a_session_is_awake_from_its_first_message_to_its_end() {
+        let sessions = sessions(3600);
+        let id: SessionId = "a".into();
+        assert!(!sessions.awake("a"));
+        sessions.note_heard(&id);
+        assert!(sessions.awake("a"));
+        let _ = sessions.close_session(&id).await;
+        assert!(!sessions.awake("a"));
+    }
+
+    /// Otherwise a client that makes nothing but quick calls would lose its session while it works.
+    #[test]
+    fn rmcp_hears_of_a_session_before_it_gives_it_up() {
+        let sessions = sessions(0);
+        sessions.note_heard(&"a".into());
+        assert!(!sessions.awake("a"));
     }
 }

@@ -7,25 +7,26 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crewkit_core::Limits;
+use rmcp::RoleServer;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ProtocolVersion, RequestId, ServerJsonRpcMessage, ServerResult,
 };
 use rmcp::transport::Transport;
-use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use super::begun::{FirstStep, Handler, first_step};
 use super::message::{self, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, TRANSPORT_ERROR, id_to_json};
 use crate::json;
 
 /// Serves one client until its input ends.
 pub async fn serve<H, R, W>(handler: H, reader: R, writer: W, limits: &Limits)
 where
-    H: ServerHandler,
+    H: Handler,
     R: AsyncBufRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let transport = Stdio::new(reader, writer, limits);
+    let transport = Stdio::new(handler.clone(), reader, writer, limits);
     match rmcp::serve_server(handler, transport).await {
         Ok(service) => {
             if let Err(error) = service.waiting().await {
@@ -37,7 +38,8 @@ where
     }
 }
 
-struct Stdio<R, W> {
+struct Stdio<H, R, W> {
+    handler: H,
     reader: R,
     line: Vec<u8>,
     too_long: bool,
@@ -84,14 +86,16 @@ enum Line {
     End,
 }
 
-impl<R, W> Stdio<R, W>
+impl<H, R, W> Stdio<H, R, W>
 where
+    H: Handler,
     R: AsyncBufRead + Send + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    fn new(reader: R, writer: W, limits: &Limits) -> Self {
+    fn new(handler: H, reader: R, writer: W, limits: &Limits) -> Self {
         let bounded = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         Self {
+            handler,
             reader,
             line: Vec::new(),
             too_long: false,
@@ -149,23 +153,34 @@ where
     }
 
     /// Takes in one line; what is to be passed on lands in `ready`, what is to be answered is returned.
-    fn take_in(&mut self, line: &[u8]) -> Option<Value> {
+    fn take_in(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return None;
         }
         match json::parse(line, self.bounds.depth) {
             Err(error) => {
-                Some(Refusal::anonymous(PARSE_ERROR, format!("this line is not JSON: {error}")).to_json())
+                Some(Refusal::anonymous(PARSE_ERROR, format!("this line is not JSON: {error}")).to_line())
             }
-            Ok(Value::Array(items)) => self.take_in_batch(items),
+            Ok(Value::Array(items)) => self.take_in_batch(items).map(|answers| to_line(&answers)),
             Ok(value) => match self.admit(value, None) {
-                Ok(message) => {
-                    self.ready.extend(message);
-                    None
-                }
-                Err(refusal) => Some(refusal.to_json()),
+                Ok(message) => message.and_then(|message| self.take_in_message(message)),
+                Err(refusal) => Some(refusal.to_line()),
             },
         }
+    }
+
+    /// Takes in one message that is admitted and in no batch.
+    fn take_in_message(&mut self, mut message: Message) -> Option<Vec<u8>> {
+        if self.connection.state().version.is_some() {
+            let begin = |call: &mut _, watcher| self.handler.begin(call, None, watcher);
+            match first_step(&mut message, begin) {
+                FirstStep::Answered(answer) => return self.connection.outgoing(&answer).ok().flatten(),
+                FirstStep::Begun(carried) => message.carry(carried),
+                FirstStep::NotBegun => {}
+            }
+        }
+        self.ready.push_back(message.inner);
+        None
     }
 
     fn take_in_batch(&mut self, items: Vec<Value>) -> Option<Value> {
@@ -189,7 +204,7 @@ where
         };
         for item in items {
             match self.admit(item, Some(number)) {
-                Ok(message) => self.ready.extend(message),
+                Ok(message) => self.ready.extend(message.map(|message| message.inner)),
                 Err(refusal) => {
                     self.connection
                         .state()
@@ -205,7 +220,7 @@ where
     }
 
     /// Decides whether a message goes on to rmcp. `Ok(None)` drops it.
-    fn admit(&self, value: Value, batch: Option<u64>) -> Result<Option<ClientJsonRpcMessage>, Refusal> {
+    fn admit(&self, value: Value, batch: Option<u64>) -> Result<Option<Message>, Refusal> {
         let Some(message) = message::read(value)? else { return Ok(None) };
         let mut state = self.connection.state();
         match &message.inner {
@@ -220,13 +235,13 @@ where
                     let answer = state.finish(id, None);
                     drop(state);
                     if let Some(answer) = answer {
-                        self.connection.write_later(answer);
+                        self.connection.write_later(to_line(&answer));
                     }
                 }
             }
             _ => {}
         }
-        Ok(Some(message.inner))
+        Ok(Some(message))
     }
 
     fn admit_request(&self, state: &mut State, message: &Message, batch: Option<u64>) -> Result<(), Refusal> {
@@ -254,6 +269,10 @@ where
         }
         Ok(())
     }
+}
+
+fn to_line(json: &Value) -> Vec<u8> {
+    json.to_string().into_bytes()
 }
 
 impl State {
@@ -302,10 +321,10 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Connection<W> {
     }
 
     /// Writes in a task of its own: `receive` may be dropped half-way, a line must not be.
-    fn write_later(self: &Arc<Self>, answer: Value) -> tokio::task::JoinHandle<()> {
+    fn write_later(self: &Arc<Self>, line: Vec<u8>) -> tokio::task::JoinHandle<()> {
         let connection = Arc::clone(self);
         tokio::spawn(async move {
-            if let Err(error) = connection.write(answer.to_string().into_bytes()).await {
+            if let Err(error) = connection.write(line).await {
                 tracing::debug!(%error, "standard output failed");
             }
         })
@@ -352,8 +371,9 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Connection<W> {
     }
 }
 
-impl<R, W> Transport<RoleServer> for Stdio<R, W>
+impl<H, R, W> Transport<RoleServer> for Stdio<H, R, W>
 where
+    H: Handler,
     R: AsyncBufRead + Send + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
@@ -378,7 +398,7 @@ where
                 Line::End => return None,
                 Line::TooLong => {
                     let text = format!("a line may be at most {} bytes long", self.bounds.line_bytes);
-                    Some(Refusal::anonymous(PARSE_ERROR, text).to_json())
+                    Some(Refusal::anonymous(PARSE_ERROR, text).to_line())
                 }
                 Line::Text(line) => self.take_in(&line),
             };

@@ -20,7 +20,7 @@ pub struct Entry {
 
 /// Every operation of a build, in the order of the documentation.
 pub struct Catalog {
-    entries: Vec<Entry>,
+    entries: Vec<Arc<Entry>>,
     by_name: HashMap<&'static str, usize>,
 }
 
@@ -54,7 +54,7 @@ impl Catalog {
             if by_name.insert(name, entries.len()).is_some() {
                 return Err(CatalogError::Duplicate(name));
             }
-            entries.push(Entry { operation, input, output });
+            entries.push(Arc::new(Entry { operation, input, output }));
         }
         Ok(Self { entries, by_name })
     }
@@ -66,13 +66,13 @@ impl Catalog {
     }
 
     /// The operation called `name`.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&Arc<Entry>> {
         self.by_name.get(name).and_then(|&index| self.entries.get(index))
     }
 
     /// Every operation, in order.
-    pub fn entries(&self) -> &[Entry] {
-        &self.entries
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().map(AsRef::as_ref)
     }
 }
 

@@ -33,15 +33,15 @@ impl Answer {
 
 /// Runs `entry` once. Never panics and never fails in another form than the operation's own.
 pub fn run(
-    entry: &Entry,
+    entry: Arc<Entry>,
     services: Arc<Services>,
     arguments: JsonObject,
     progress: Progress,
     cancelled: CancellationToken,
-) -> BoxFuture<'_, Answer> {
+) -> BoxFuture<'static, Answer> {
     Box::pin(async move {
         let began = Instant::now();
-        let answer = run_unmeasured(entry, services, arguments, progress, cancelled).await;
+        let answer = run_unmeasured(&entry, services, arguments, progress, cancelled).await;
         Metrics::global().operation(entry.operation.name, answer.failed(), began.elapsed());
         answer
     })

@@ -57,7 +57,7 @@ impl Selection {
         match self.tools.iter().chain(&self.exclude).find(|name| catalog.get(name).is_none()) {
             None => Ok(()),
             Some(name) => {
-                let known: Vec<_> = catalog.entries().iter().map(|entry| entry.operation.name).collect();
+                let known: Vec<_> = catalog.entries().map(|entry| entry.operation.name).collect();
                 Err(UnknownTool { name: name.clone(), known: known.join(", ") })
             }
         }

@@ -42,7 +42,7 @@ fn schemas() -> Vec<JsonObject> {
     }});
     let product = Catalog::product().unwrap();
     let tests = operations::catalog();
-    let entries = product.entries().iter().chain(tests.entries());
+    let entries = product.entries().chain(tests.entries());
     entries.map(|entry| (*entry.input).clone()).chain([nested.as_object().unwrap().clone()]).collect()
 }
 

@@ -23,6 +23,31 @@ async fn a_session_lives_from_initialize_to_delete() {
     assert_eq!((gone.status, code(&gone.json())), (404, -32001));
 }
 
+/// `echo` is answered by the front, `later` has to be carried through rmcp.
+#[tokio::test]
+async fn an_answer_is_the_same_whichever_way_it_took() {
+    for mode in [SessionMode::Sessions, SessionMode::Stateless] {
+        let server = Server::start(Options { mode, ..Options::default() }).await;
+        let session = match mode {
+            SessionMode::Sessions => Some(server.session("/mcp", "2025-11-25").await),
+            SessionMode::Stateless => None,
+        };
+        let arguments = json!({"text": "x", "tags": ["a"], "times": 2});
+        let answer = async |id: u64, name: &str| {
+            let reply = server.post("/mcp", session.as_deref(), &call(id, name, &arguments)).await;
+            (reply.status, reply.message()["result"].clone())
+        };
+        let at_once = answer(1, "echo").await;
+        assert_eq!(at_once.1["structuredContent"], arguments);
+        assert_eq!(at_once, answer(2, "later").await, "{mode:?}");
+        let unknown = server.post("/mcp", session.as_deref(), &call(3, "nothing", &json!({}))).await;
+        assert_eq!(code(&unknown.message()), -32602);
+        let narrow =
+            server.post("/mcp?toolsets=agents", session.as_deref(), &call(4, "echo", &arguments)).await;
+        assert_eq!(code(&narrow.message()), -32602, "the front hides what rmcp hides");
+    }
+}
+
 #[tokio::test]
 async fn a_client_does_not_notice_a_restart_of_the_server() {
     let records = tempfile::tempdir().unwrap();
@@ -161,10 +186,10 @@ async fn toolsets_narrow_by_path_and_query_but_never_widen() {
     })
     .await;
     for (path, name, tools) in [
-        ("/mcp", "crewkit", vec!["echo", "write", "fail", "wait", "hang", "gated", "count"]),
+        ("/mcp", "crewkit", vec!["echo", "write", "fail", "wait", "hang", "gated", "later", "count"]),
         ("/mcp/agentpack", "agentpack", vec!["echo", "write"]),
         ("/mcp/fleet", "fleet-mcp", vec!["fail"]),
-        ("/mcp/minifram", "minifram", vec!["wait", "hang", "gated", "count"]),
+        ("/mcp/minifram", "minifram", vec!["wait", "hang", "gated", "later", "count"]),
         ("/mcp?toolsets=pack", "agentpack", vec!["echo", "write"]),
         ("/mcp?toolsets=pack,fleet", "crewkit", vec!["echo", "write", "fail"]),
         ("/mcp?toolsets=pack%2Cfleet", "crewkit", vec!["echo", "write", "fail"]),
@@ -270,7 +295,7 @@ async fn the_openapi_document_lists_every_operation() {
     let server = Server::start(Options::default()).await;
     let document = server.request("GET", "/api/openapi.json", &[], b"").await.json();
     let paths = document["paths"].as_object().unwrap();
-    for name in ["echo", "write", "fail", "panic", "wait", "hang", "gated", "count"] {
+    for name in ["echo", "write", "fail", "panic", "wait", "hang", "gated", "later", "count"] {
         let post = &paths[&format!("/api/ops/{name}")]["post"];
         assert_eq!(post["operationId"], name);
         assert!(post["requestBody"]["content"]["application/json"]["schema"].is_object());

@@ -258,6 +258,22 @@ async fn progress_goes_to_whoever_asked_and_comes_before_the_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_is_the_same_whichever_way_it_took() {
+    let mut wire = Wire::initialized("2025-11-25").await;
+    let arguments = json!({"text": "x", "tags": ["a"], "times": 2});
+    let at_once = wire.ask(&call(1, "echo", &arguments)).await;
+    let later = wire.ask(&call(2, "later", &arguments)).await;
+    assert_eq!((&at_once["id"], &later["id"]), (&json!(1), &json!(2)));
+    assert_eq!(at_once["result"], later["result"]);
+    // With a token for progress too.
+    for name in ["echo", "later"] {
+        let mut message = call(3, name, &arguments);
+        message["params"]["_meta"] = json!({"progressToken": 1});
+        assert_eq!(wire.ask(&message).await["result"], later["result"], "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_panicking_operation_is_answered_and_the_server_lives() {
     let mut wire = Wire::initialized("2025-11-25").await;
     let (failed, body) = tool_result(&wire.ask(&call(1, "panic", &json!({}))).await);
@@ -330,7 +346,7 @@ async fn every_tool_says_all_four_hints() {
     let mut wire = Wire::initialized("2025-11-25").await;
     let answer = wire.ask(&request(1, "tools/list")).await;
     let tools = answer["result"]["tools"].as_array().unwrap();
-    assert_eq!(tools.len(), 8);
+    assert_eq!(tools.len(), 9);
     for tool in tools {
         for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
             assert!(tool["annotations"][hint].is_boolean(), "{tool}");

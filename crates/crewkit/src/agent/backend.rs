@@ -52,7 +52,14 @@ impl Backend {
                     .get(name)
                     .ok_or_else(|| Failure::new(Code::Internal, format!("there is no operation `{name}`")))?;
                 let services = Arc::clone(services);
-                ops::run(entry, services, arguments, Progress::default(), CancellationToken::new()).await
+                ops::run(
+                    Arc::clone(entry),
+                    services,
+                    arguments,
+                    Progress::default(),
+                    CancellationToken::new(),
+                )
+                .await
             }
         };
         body_of(answer)

@@ -100,5 +100,12 @@ async fn here(fleet: AnyFleet, operation: &str, arguments: Map<String, Value>) -
         .get(operation)
         .ok_or_else(|| Failure::new(Code::Internal, format!("there is no operation `{operation}`")))?;
     let services = Arc::new(Services { fleet: Some(fleet), ..Services::default() });
-    Ok(Box::pin(ops::run(entry, services, arguments, Progress::default(), CancellationToken::new())).await)
+    Ok(Box::pin(ops::run(
+        Arc::clone(entry),
+        services,
+        arguments,
+        Progress::default(),
+        CancellationToken::new(),
+    ))
+    .await)
 }

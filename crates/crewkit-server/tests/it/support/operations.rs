@@ -92,6 +92,12 @@ pub(crate) fn catalog() -> Arc<Catalog> {
                 Ok(Value::Object(call.arguments))
             })
         }),
+        operation("later", Toolset::Agents, |call| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(Value::Object(call.arguments))
+            })
+        }),
         operation("count", Toolset::Agents, |call| {
             Box::pin(async move {
                 for done in 1..=3_u8 {

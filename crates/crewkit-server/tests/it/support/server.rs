@@ -9,7 +9,7 @@ use crewkit_core::{Limits, Secret};
 use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
 use crewkit_server::mcp::McpServer;
-use crewkit_server::mcp::http::{McpDoor, SessionMode};
+use crewkit_server::mcp::http::{DoorParts, McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
 use crewkit_server::ops::{Catalog, Selection};
 use serde_json::Value;
@@ -105,7 +105,10 @@ impl Server {
         let selection = Arc::new(options.selection);
         let handler = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let records = SessionRecords::new(records, &limits);
-        let mcp = McpDoor::new(handler, options.mode, records, Arc::clone(&limits), stop.clone());
+        let mcp = McpDoor::new(
+            handler,
+            DoorParts { mode: options.mode, records, limits: Arc::clone(&limits), stop: stop.clone() },
+        );
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp };
         let trust = options.token.map_or(Trust::Everyone, |token| Trust::Token(Secret::new(token)));
         let router = router(app, Guard { trust, ..Guard::default() });
