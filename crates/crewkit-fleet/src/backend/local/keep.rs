@@ -242,7 +242,8 @@ async fn save(
         let own = survey.branch.as_deref() == Some(&checkout.branch) && !survey.half_done;
         if kept.saved_changes && own {
             let reference = format!("refs/heads/{}", checkout.branch);
-            let old = survey.head.as_deref().unwrap_or("0000000000000000000000000000000000000000");
+            // The empty old value means: only if there is no such branch.
+            let old = survey.head.as_deref().unwrap_or_default();
             git.at(place).args(["update-ref", "-m", "crewkit: saved", &reference, tip, old]).run().await?;
             kept.branches.push(checkout.branch.clone());
         } else if kept.saved_changes || !is_reachable(git, place, tip, None).await? {

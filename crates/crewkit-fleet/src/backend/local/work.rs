@@ -198,7 +198,7 @@ impl Local {
         stop: &CancellationToken,
     ) -> Result<Outcome, String> {
         let role = self.role_of(agent);
-        let seconds = role.max_seconds.unwrap_or(self.shared.options.limits.fleet_task_seconds);
+        let seconds = self.seconds_for(agent);
         let spec = RunSpec {
             driver: None,
             model: if row.driver == REHEARSAL { Some(REHEARSAL.to_owned()) } else { role.model.clone() },
@@ -249,7 +249,7 @@ impl Local {
             directory: agent.path.clone(),
             task: row.id.clone(),
             output_bytes: limits.fleet_output_bytes,
-            seconds: self.role_of(agent).max_seconds.unwrap_or(limits.fleet_task_seconds),
+            seconds: self.seconds_for(agent),
             grace_ms: limits.fleet_stop_confirm_ms * 2 / 3,
         };
         let stdin = (driver.stdin == Stdin::Contract).then_some(contract.as_str());
@@ -294,8 +294,10 @@ impl Local {
         let outcome = match exit.ending {
             Ending::Stopped => Outcome::stopped(),
             Ending::OutOfTime => {
-                let seconds = self.shared.options.limits.fleet_task_seconds;
-                Outcome::failed("time_limit", format!("its time of {seconds} seconds was over"))
+                let agent = self.shared.store.agent(&row.agent);
+                let time = agent
+                    .map_or_else(String::new, |agent| format!(" of {} seconds", self.seconds_for(&agent)));
+                Outcome::failed("time_limit", format!("its time{time} was over"))
             }
             Ending::NotStarted => Outcome::failed("driver_failed", exit.how),
             Ending::Unseen => Outcome::failed(
@@ -325,6 +327,11 @@ impl Local {
             tasks.iter().map(|task| &**task).filter(|task| task.number < row.number).collect();
         let project = self.project_name(&agent.project);
         prompt::contract(&row.text, &self.role_of(agent), &project, workspace, &past)
+    }
+
+    /// Seconds a task of the agent may take; 0 is as long as it likes.
+    fn seconds_for(&self, agent: &AgentRow) -> u64 {
+        self.role_of(agent).max_seconds.unwrap_or(self.shared.options.limits.fleet_task_seconds)
     }
 
     pub(super) fn task_dir(&self, row: &TaskRow) -> PathBuf {
