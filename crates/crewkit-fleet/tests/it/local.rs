@@ -250,6 +250,23 @@ async fn the_next_task_knows_of_the_one_before_and_failures_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_ends_with_the_time_of_its_role_and_leaves_nothing() {
+    let world = World::with(|options| {
+        options.driver = Some("fake".to_owned());
+        let role = RoleConfig { name: "coder".into(), max_seconds: Some(1), ..RoleConfig::default() };
+        options.roles = vec![role];
+    })
+    .await;
+    world.create("papi", "slowly count").await;
+    world.until("papi", "idle").await;
+    assert_eq!(world.history("papi").await[0].1, TaskStatus::Failed);
+    let log = LogQuery { agent_name: "papi".to_owned(), page: None, page_size: Some(100) };
+    let log = world.fleet.show_agent_log(log).await.unwrap().logs;
+    assert!(log.iter().any(|entry| entry.content == "its time of 1 seconds was over"), "{log:#?}");
+    assert_eq!(world.processes(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletion_keeps_the_work_and_says_where() {
     let world = World::new().await;
     world.create("papi", "something").await;
