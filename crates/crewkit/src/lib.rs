@@ -2,6 +2,7 @@
 //!
 //! The only crate that reads the environment, prints, or decides how the process ends.
 
+pub mod address;
 pub mod agent;
 pub mod cli;
 pub mod clients;

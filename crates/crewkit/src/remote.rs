@@ -4,6 +4,7 @@ use crewkit_core::Code;
 use crewkit_server::ops::{Answer, JsonObject};
 use serde_json::Value;
 
+use crate::address;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::token;
@@ -18,7 +19,7 @@ pub struct Remote {
 impl Remote {
     /// The server the settings name.
     pub fn new(config: &Config) -> Result<Self, Failure> {
-        let base = config.text("client.server").unwrap_or_default().trim_end_matches('/').to_owned();
+        let base = address::server(config);
         let client = crewkit_agent::http_client()
             .build()
             .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;

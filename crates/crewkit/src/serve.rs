@@ -13,6 +13,7 @@ use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::address;
 use crate::agent;
 use crate::clients;
 use crate::config::Config;
@@ -77,6 +78,7 @@ fn serve(
         // Opened now: what the last server left running is told truthfully before anybody asks.
         let engine = services.agents.engine().await?.clone();
         crate::local::open(&services).await;
+        let _announced = address::announce(&config.home, address);
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let parts = DoorParts { mode, records, limits: Arc::clone(&limits), stop: stop.clone() };
         let door = door(parts, Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));

@@ -63,7 +63,7 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::Text,
         default: "http://localhost:8101",
         alias: Some("CREWKIT_SERVER"),
-        doc: "Server that `crewkit agent` and `crewkit fleet` talk to.",
+        doc: "Server that `crewkit agent` and `crewkit fleet` talk to, if not the one of this home.",
     },
     setting("mcp.toolsets", Kind::List, "", "Toolsets to show; all when empty."),
     setting("mcp.tools", Kind::List, "", "Single tools to show, beside the toolsets."),

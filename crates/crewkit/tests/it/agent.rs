@@ -85,8 +85,6 @@ fn stdio_processes_reach_the_agents_of_a_running_server() {
 
     let home = tempfile::tempdir().unwrap();
     let served = Served::start(home.path(), &[]);
-    std::fs::write(home.path().join("crewkit.toml"), format!("[client]\nserver = \"{}\"\n", served.base))
-        .unwrap();
     let mut child =
         crewkit(home.path()).arg("mcp").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -106,4 +104,9 @@ fn stdio_processes_reach_the_agents_of_a_running_server() {
     assert!(agent(home.path(), &["list"]).1.contains(id));
     drop(input);
     child.wait().unwrap();
+    // A server that ends in good order is not looked for any more.
+    let address = home.path().join("state/server");
+    assert_eq!(std::fs::read_to_string(&address).unwrap().trim(), served.base);
+    assert_eq!(served.terminate(), Some(0));
+    assert!(!address.exists());
 }
