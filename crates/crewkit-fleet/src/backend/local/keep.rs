@@ -427,12 +427,18 @@ impl Scratch {
         self.dir.join(format!("crewkit-{}-{name}", self.mark))
     }
 
+    /// The copy is as old as the original: git takes a file for unchanged when its entry is older than the index, so
+    /// that in a younger copy a file that was staged and changed again within one tick of the clock would count as
+    /// unchanged, and be lost.
     fn copy_of_index(&self) -> std::io::Result<PathBuf> {
-        let path = self.path("all");
-        match std::fs::copy(self.dir.join("index"), &path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(path),
-        }
+        let (original, path) = (self.dir.join("index"), self.path("all"));
+        match std::fs::copy(&original, &path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path),
+            outcome => outcome?,
+        };
+        let age = std::fs::metadata(&original)?.modified()?;
+        std::fs::File::options().append(true).open(&path)?.set_modified(age)?;
+        Ok(path)
     }
 }
 
