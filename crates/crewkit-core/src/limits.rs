@@ -153,6 +153,12 @@ limits! {
     fleet_wait_seconds = 300;
     /// Started and stopped tasks that are remembered.
     fleet_journal_entries = 4_096;
+    /// Largest kit that goes into a workspace on Coder.
+    fleet_kit_bytes = 4 * MIB;
+    /// Time one workspace on Coder may take to be equipped.
+    fleet_kit_ms = 60_000;
+    /// Workspaces on Coder that are equipped or compared at once.
+    fleet_coder_equip_parallel = 32;
 
     // The fleet on this machine.
     /// Time one git command may take.

@@ -10,11 +10,9 @@ use serde_json::{Map, Value};
 use crate::backend::Backend;
 use crate::backend::coder::CoderBackend;
 use crate::backend::local::LocalFleet;
+use crate::equip::{drift_choice, equip_order};
 use crate::error::FleetError;
 use crate::service::Fleet;
-
-/// Tools that need the workspaces at hand.
-const LOCAL_TOOLS: [&str; 3] = ["equip_agents", "fleet_drift", "add_agent_project"];
 
 /// A fleet over whichever backend is configured.
 #[derive(Clone)]
@@ -43,17 +41,28 @@ impl AnyFleet {
     ) -> BoxFuture<'a, Result<Value, FleetError>> {
         Box::pin(async move {
             match self {
-                Self::Coder(_) if LOCAL_TOOLS.contains(&tool) => {
-                    let message =
-                        "workspaces on Coder cannot be reached for this; run crewkit inside the workspace";
-                    Err(FleetError::unavailable(message)
-                        .with("reason", "not_supported")
-                        .with("operation", tool))
-                }
-                Self::Coder(fleet) => fleet.call(tool, arguments).await,
+                Self::Coder(fleet) => on_coder(fleet, tool, arguments)
+                    .await
+                    .map_err(|error| error.or_with("operation", Some(tool))),
                 Self::Local(fleet) => fleet.call(tool, arguments).await,
             }
         })
+    }
+}
+
+async fn on_coder(
+    fleet: &Fleet<CoderBackend>,
+    tool: &str,
+    arguments: Map<String, Value>,
+) -> Result<Value, FleetError> {
+    match tool {
+        "equip_agents" => shown(Box::pin(fleet.backend().equip(equip_order(arguments)?)).await),
+        "fleet_drift" => shown(Box::pin(fleet.backend().drift(&drift_choice(arguments)?)).await),
+        "add_agent_project" => Err(FleetError::bad_request(
+            "projects on Coder are its templates; push a template to Coder to have another project",
+        )
+        .with("reason", "not_supported")),
+        _ => fleet.call(tool, arguments).await,
     }
 }
 

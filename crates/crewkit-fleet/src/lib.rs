@@ -5,9 +5,11 @@
 
 pub mod backend;
 pub mod call;
+pub mod equip;
 pub mod error;
 pub mod filter;
 pub mod history;
+pub mod kit;
 pub mod metadata;
 pub mod model;
 pub mod schema;

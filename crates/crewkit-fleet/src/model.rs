@@ -89,14 +89,17 @@ impl Health {
 }
 
 /// What an agent was equipped with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct AgentKit {
-    /// The pack profile.
-    pub profile: String,
+    /// The pack profile; none when that cannot be told.
+    pub profile: Option<String>,
     /// Snapshot of the deployment; none when nothing had to be changed.
     pub snapshot_id: Option<String>,
     /// Files that differ from what was deployed; none when nobody looked.
     pub drift_count: Option<usize>,
+    /// Why nothing can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// An agent in full.

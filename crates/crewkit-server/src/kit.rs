@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crewkit_fleet::backend::local::kit::{Drift, Equipped, Kit, KitError, KitPlace};
+use crewkit_fleet::kit::{Drift, Equipped, Kit, KitError, KitFile, KitPlace};
 use crewkit_pack::PackError;
 use crewkit_pack::commands::Pack;
 use crewkit_pack::manifest::DEFAULT_PROFILE;
@@ -23,24 +23,32 @@ impl PackKit {
         Self { pack }
     }
 
-    /// Runs `work` on the pack as seen from the workspace; deploying blocks.
-    fn at<T: Send + 'static>(
+    /// Runs `work` on the pack where blocking is allowed.
+    fn away<T: Send + 'static>(
         &self,
-        place: KitPlace,
-        work: impl FnOnce(&Pack, &Select, &Path) -> Result<T, PackError> + Send + 'static,
+        work: impl FnOnce(&Pack) -> Result<T, PackError> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, KitError>> {
         let pack = Arc::clone(&self.pack);
         async move {
-            let done = tokio::task::spawn_blocking(move || {
-                let here = pack.in_workspace(&place.workspace, &place.state);
-                let select = Select { profile: place.profile, ..Select::default() };
-                work(&here, &select, &place.workspace).map_err(|error| failed(&error))
-            });
+            let done = tokio::task::spawn_blocking(move || work(&pack).map_err(|error| failed(&error)));
             done.await.unwrap_or_else(|_| {
                 Err(KitError { code: "E_INTERNAL".to_owned(), message: "deploying broke".to_owned() })
             })
         }
         .boxed()
+    }
+
+    /// Runs `work` on the pack as seen from the workspace.
+    fn at<T: Send + 'static>(
+        &self,
+        place: KitPlace,
+        work: impl FnOnce(&Pack, &Select, &Path) -> Result<T, PackError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, KitError>> {
+        self.away(move |pack| {
+            let here = pack.in_workspace(&place.workspace, &place.state);
+            let select = Select { profile: place.profile, ..Select::default() };
+            work(&here, &select, &place.workspace)
+        })
     }
 }
 
@@ -80,6 +88,18 @@ impl Kit for PackKit {
         self.at(place, move |pack, _, _| {
             let snapshot_id = pack.unequip(&snapshot)?;
             Ok(Equipped { changed: usize::from(snapshot_id.is_some()), snapshot_id, ..Equipped::default() })
+        })
+    }
+
+    fn contents(&self, profile: String) -> BoxFuture<'_, Result<Vec<KitFile>, KitError>> {
+        self.away(|pack| {
+            let files = pack.kit_files(&Select { profile, ..Select::default() })?;
+            let file = |file: crewkit_pack::commands::KitFile| KitFile {
+                path: file.path,
+                executable: file.executable,
+                content: file.content,
+            };
+            Ok(files.into_iter().map(file).collect())
         })
     }
 

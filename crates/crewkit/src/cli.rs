@@ -224,7 +224,7 @@ pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure>
     let pack = Arc::new(pack::service(config.limits())?);
     let agents = Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config));
     let agents = Arc::new(agents);
-    let fleet = match fleet::service(config)? {
+    let fleet = match fleet::service(config, &pack)? {
         Some(coder) => coder,
         None => local::fleet(config, &pack, &agents)?,
     };

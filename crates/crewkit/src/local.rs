@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crewkit_core::Code;
+use crewkit_fleet::backend::coder::Profiles;
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::role::RoleConfig;
 use crewkit_fleet::backend::local::{Local, LocalFleet, LocalOptions, ProjectConfig, held};
@@ -110,9 +111,23 @@ fn text(table: &Table, name: &str) -> Option<String> {
     table.get(name).and_then(Value::as_str).map(str::to_owned)
 }
 
+/// Which agents on Coder get which profile: what roles and projects say. A project there is a template, which has no path.
+pub fn profiles(config: &Config) -> Result<Profiles, Failure> {
+    let roles = roles(config)?.into_iter();
+    let projects = tables(config, "fleet.projects", PROJECT_FIELDS)?.into_iter();
+    Ok(Profiles {
+        roles: roles.filter_map(|role| Some((role.name, role.project, role.profile?))).collect(),
+        projects: projects
+            .filter_map(|(name, table)| Some((name.to_owned(), text(table, "profile")?)))
+            .collect(),
+    })
+}
+
+const PROJECT_FIELDS: &[&str] = &["path", "description", "profile"];
+
 /// `[fleet.projects.NAME]`.
 fn projects(config: &Config) -> Result<Vec<ProjectConfig>, Failure> {
-    let tables = tables(config, "fleet.projects", &["path", "description", "profile"])?;
+    let tables = tables(config, "fleet.projects", PROJECT_FIELDS)?;
     let project = |(name, table): (&str, &Table)| {
         let path = text(table, "path").ok_or_else(|| {
             wrong(&format!("fleet.projects.{name}.path"), "must be the path of a directory")

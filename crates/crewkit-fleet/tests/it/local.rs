@@ -9,12 +9,12 @@ use std::time::Duration;
 use crewkit_agent::driver::{Format, ProcessDriver, Stdin};
 use crewkit_agent::{Engine, Options};
 use crewkit_core::Limits;
-use crewkit_fleet::backend::local::equip::{Choice, EquipOrder};
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::held;
-use crewkit_fleet::backend::local::kit::{Drift, Equipped, Kit, KitError, KitPlace};
 use crewkit_fleet::backend::local::role::RoleConfig;
 use crewkit_fleet::backend::local::{Local, LocalOptions, ProjectConfig};
+use crewkit_fleet::equip::{Choice, EquipOrder};
+use crewkit_fleet::kit::{Drift, Equipped, Kit, KitError, KitFile, KitPlace};
 use crewkit_fleet::model::{CreateAgent, ListAgents, LogQuery, TaskStatus, WaitForAgent};
 use crewkit_fleet::{ErrorKind, Fleet, FleetOptions};
 use futures_util::FutureExt;
@@ -405,6 +405,11 @@ impl Kit for OneFile {
         .boxed()
     }
 
+    fn contents(&self, _: String) -> BoxFuture<'_, Result<Vec<KitFile>, KitError>> {
+        let content = self.content.lock().unwrap().clone().into_bytes();
+        async { Ok(vec![KitFile { path: "AGENTS.md".to_owned(), executable: false, content }]) }.boxed()
+    }
+
     fn drift(&self, place: KitPlace) -> BoxFuture<'_, Result<Drift, KitError>> {
         async move {
             let here = std::fs::read_to_string(place.workspace.join("AGENTS.md")).unwrap_or_default();
@@ -448,7 +453,7 @@ async fn agents_come_equipped_and_the_kit_is_no_work() {
         ..CreateAgent::default()
     };
     let created = world.fleet.create_agent(new).await.unwrap().agent;
-    assert_eq!(created.kit.unwrap().profile, "tests");
+    assert_eq!(created.kit.unwrap().profile.as_deref(), Some("tests"));
     world.until("papi", "idle").await;
     let kit = world.fleet.show_agent(named("papi")).await.unwrap().agent.kit.unwrap();
     assert_eq!((kit.snapshot_id.as_deref(), kit.drift_count), (Some("snapshot of tests"), Some(0)));
@@ -468,7 +473,7 @@ async fn a_failing_workspace_is_reported_and_the_others_are_done() {
     *kit.fails_in.lock().unwrap() = Some("/b-".to_owned());
     let local = world.fleet.backend();
     let all = |canary| EquipOrder { choice: Choice::All, profile: None, canary, rollback: false };
-    let rows = |report: crewkit_fleet::backend::local::equip::EquipReport| {
+    let rows = |report: crewkit_fleet::equip::EquipReport| {
         report.agents.into_iter().map(|row| (row.agent_name, row.outcome)).collect::<Vec<_>>()
     };
     let expected =

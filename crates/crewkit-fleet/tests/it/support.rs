@@ -52,6 +52,7 @@ pub(crate) fn patient() -> Limits {
         fleet_coder_send_ms: 60_000,
         fleet_metadata_agent_ms: 30_000,
         fleet_metadata_list_ms: 60_000,
+        fleet_kit_ms: 60_000,
         ..Limits::default()
     }
 }

@@ -35,7 +35,7 @@ pub use look::Explain;
 pub use overlays::{OverlayEdit, OverlayRef, OverlayScope};
 pub use pins::Update;
 pub use snapshots::Prune;
-pub use workspace::{KitDrift, KitReport};
+pub use workspace::{KitDrift, KitFile, KitReport};
 
 /// Whether the caller has approved that something changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,11 @@
 //! It differs from a deploy by a person in one thing: where the project itself has a file at a place, that file stays and
 //! is reported. Nobody is there to be asked.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crewkit_core::Code;
 use serde_json::Value;
 
 use super::deploy::{is_done, plan_hash};
@@ -13,7 +15,7 @@ use super::look::Computed;
 use super::{Consent, Pack};
 use crate::desired::Desired;
 use crate::entry::{Entry, Observed};
-use crate::error::Result;
+use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
 use crate::managed;
 use crate::plan::{self, Plan, RootState};
@@ -33,6 +35,20 @@ pub struct KitReport {
     /// What the caller should know.
     pub warnings: Vec<String>,
 }
+
+/// A file of a kit, for a workspace that is not on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KitFile {
+    /// Where, below the workspace.
+    pub path: String,
+    /// Whether it is to be executable.
+    pub executable: bool,
+    /// What is in it.
+    pub content: Vec<u8>,
+}
+
+/// Where a workspace that is elsewhere is taken to be; nothing is there, and nothing is looked for.
+const ELSEWHERE: &str = "/crewkit-workspace-elsewhere";
 
 /// How a workspace differs from what was deployed into it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,6 +95,42 @@ impl Pack {
         report.changed = request.changes.len();
         report.snapshot_id = applied.snapshot_id;
         Ok(report)
+    }
+
+    /// The files of a profile for a workspace that is not on this machine, by path. Overlays of a project do not apply:
+    /// which project it is would have to be read there.
+    pub fn kit_files(&self, select: &Select) -> Result<Vec<KitFile>> {
+        let mut env = self.env.clone();
+        env.cwd = PathBuf::from(ELSEWHERE);
+        // Only the project is meant; there is no state to keep, and hashes are remembered with the user's own.
+        env.workspace_state = Some(env.agentpack_home.clone());
+        let here = Self {
+            env,
+            cache: Arc::clone(&self.cache),
+            manifest: Arc::clone(&self.manifest),
+            tokens: Arc::default(),
+        };
+        let session = here.session(select)?;
+        let desired = session.desired(&mut Vec::new())?;
+        let limit = here.env.limits.pack_text_bytes;
+        let mut files: BTreeMap<String, KitFile> = BTreeMap::new();
+        for root in &desired.roots {
+            // A root with a place of its own is one of this machine.
+            let Ok(below) = root.path.strip_prefix(&session.project.root) else { continue };
+            for file in &root.files {
+                let path = below.join(file.path.as_path()).to_string_lossy().into_owned();
+                let content = file.read(limit)?;
+                let new = KitFile { path: path.clone(), executable: file.executable, content };
+                if let Some(old) = files.insert(path.clone(), new.clone())
+                    && old != new
+                {
+                    let message = format!("two targets want {path} to be different files");
+                    return Err(PackError::new(Code::DesiredStateConflict, message).detail("path", path));
+                }
+            }
+        }
+        here.remember(select);
+        Ok(files.into_values().collect())
     }
 
     /// Compares the workspace with what was deployed into it.

@@ -76,8 +76,9 @@ pub(super) async fn dispatch(State(sim): State<Arc<Sim>>, request: Request<Body>
     if let ("GET", ["api", "v2", "workspaceagents", agent, "pty"]) = (call.method, call.path.as_slice()) {
         let command = call.query.get("command").cloned().unwrap_or_default();
         let Some(place) = terminal::place(&sim, &call.user, agent) else { return not_found() };
+        let trouble = parts.extensions.get::<super::Trouble>().copied();
         return match WebSocketUpgrade::from_request_parts(&mut parts, &sim).await {
-            Ok(upgrade) => upgrade.on_upgrade(move |socket| terminal::run(socket, place, command)),
+            Ok(upgrade) => upgrade.on_upgrade(move |socket| terminal::run(socket, place, command, trouble)),
             Err(_) => refuse(StatusCode::BAD_REQUEST, "Failed to accept websocket."),
         };
     }

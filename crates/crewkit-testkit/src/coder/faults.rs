@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use futures_util::stream;
 use tower::Service;
 
-use super::{Recorded, Sim, lock};
+use super::{Recorded, Sim, Trouble, lock};
 
 /// Something that goes wrong with some requests.
 #[derive(Debug, Clone)]
@@ -55,6 +55,8 @@ pub enum Kind {
     SuccessThen404,
     /// An endless list of workspaces.
     Endless,
+    /// A terminal that opens and then has this trouble.
+    Terminal(Trouble),
 }
 
 impl Fault {
@@ -181,6 +183,11 @@ async fn apply(sim: &Sim, kind: Kind, router: Router, request: Request<Body>) ->
             response
         }
         Kind::Endless => endless(),
+        Kind::Terminal(trouble) => {
+            let mut request = request;
+            request.extensions_mut().insert(trouble);
+            answer(router, request).await
+        }
     })
 }
 

@@ -23,6 +23,7 @@ mod terminal;
 mod world;
 
 pub use faults::{Fault, Kind};
+pub use terminal::Trouble;
 pub use world::{
     AgentApi, MetadataApp, Parameter, Preset, Report, SimTemplate, SimWorkspace, Template, User, World,
 };

@@ -1,11 +1,16 @@
-//! The web terminal of the simulated Coder: runs commands for real, in the directory a test gives a workspace.
+//! The web terminal of the simulated Coder: runs commands for real, on a terminal of this machine, in the directory a
+//! test gives a workspace.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::Stdio;
 
 use axum::extract::ws::{Message, WebSocket};
-use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use futures_util::{SinkExt as _, StreamExt as _};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 
 use super::world::User;
 use super::{Sim, lock};
@@ -17,6 +22,17 @@ pub(super) struct Place {
     path: Option<String>,
 }
 
+/// What goes wrong with a terminal that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// It never prints anything.
+    Silent,
+    /// Its workspace ends once this many bytes were typed.
+    EndsAfter(usize),
+    /// The connection ends once this many bytes were typed; what was started goes on.
+    LosesConnectionAfter(usize),
+}
+
 /// The place of the process `agent`, if it has a terminal and the user may use it.
 pub(super) fn place(sim: &Sim, user: &User, agent: &str) -> Option<Place> {
     let world = lock(&sim.world);
@@ -26,30 +42,93 @@ pub(super) fn place(sim: &Sim, user: &User, agent: &str) -> Option<Place> {
     Some(Place { directory: workspace.directory.clone()?, path: workspace.terminal_path.clone() })
 }
 
-/// Runs `command` as the login shell would, and sends what it prints as a terminal would.
-pub(super) async fn run(mut socket: WebSocket, place: Place, command: String) {
-    let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(&command).current_dir(&place.directory).env_clear();
-    let path = place.path.or_else(|| std::env::var("PATH").ok()).unwrap_or_default();
-    shell.env("PATH", path).env("HOME", &place.directory);
-    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let Ok(mut child) = shell.spawn() else { return };
-    let Some(mut output) = child.stdout.take() else { return };
-    let _ = socket.send(Message::Binary("Welcome to your workspace\r\n".into())).await;
-    let mut buffer = vec![0; 1000];
-    while let Ok(count @ 1..) = output.read(&mut buffer).await {
-        // A terminal turns line ends into carriage return and line feed.
-        let mut bytes = Vec::with_capacity(count);
-        for byte in buffer.iter().take(count) {
-            if *byte == b'\n' {
-                bytes.push(b'\r');
+/// Runs `command` as the login shell would, types what the client sends and sends what is printed.
+pub(super) async fn run(socket: WebSocket, place: Place, command: String, trouble: Option<Trouble>) {
+    let Some((mut child, terminal)) = start(&place, &command) else { return };
+    let (Ok(mut screen), Ok(mut keyboard)) = (terminal.try_clone(), terminal.try_clone()) else { return };
+    let (print, mut printed) = mpsc::channel::<Vec<u8>>(16);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        // The end of the last process that has the terminal shows as an error.
+        while let Ok(count @ 1..) = screen.read(&mut buffer) {
+            if print.blocking_send(buffer[..count].to_vec()).is_err() {
+                return;
             }
-            bytes.push(*byte);
         }
-        if socket.send(Message::Binary(bytes.into())).await.is_err() {
-            return;
+    });
+    let (key, mut keys) = mpsc::channel::<Vec<u8>>(16);
+    std::thread::spawn(move || {
+        while let Some(bytes) = keys.blocking_recv() {
+            if keyboard.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut out, mut typed) = socket.split();
+    let greet = Message::Binary("Welcome to your workspace\r\n".into());
+    if trouble != Some(Trouble::Silent) && out.send(greet).await.is_err() {
+        return;
+    }
+    let mut count = 0;
+    loop {
+        tokio::select! {
+            bytes = printed.recv() => match bytes {
+                _ if trouble == Some(Trouble::Silent) => std::future::pending().await,
+                Some(bytes) => {
+                    if out.send(Message::Binary(bytes.into())).await.is_err() {
+                        break;
+                    }
+                }
+                None => {
+                    let _ = out.send(Message::Close(None)).await;
+                    break;
+                }
+            },
+            message = typed.next() => {
+                // Coder reads JSON from frames of bytes, and ends the session on any other.
+                let Some(Ok(Message::Binary(bytes))) = message else { break };
+                let Ok(request) = serde_json::from_slice::<serde_json::Value>(&bytes) else { break };
+                let data = request["data"].as_str().unwrap_or_default().as_bytes().to_vec();
+                count += data.len();
+                match trouble {
+                    Some(Trouble::EndsAfter(most)) if count > most => {
+                        let _ = child.kill().await;
+                        return;
+                    }
+                    Some(Trouble::LosesConnectionAfter(most)) if count > most => {
+                        let _ = key.send(data).await;
+                        break;
+                    }
+                    _ => {
+                        let _ = key.send(data).await;
+                    }
+                }
+            }
         }
     }
-    let _ = child.wait().await;
-    let _ = socket.send(Message::Close(None)).await;
+    // What was started goes on without anybody looking, as in a workspace; it ends with the test at the latest.
+    drop((out, typed));
+    tokio::spawn(async move {
+        while printed.recv().await.is_some() {}
+        drop(key);
+        let _ = child.wait().await;
+    });
+}
+
+/// Starts the command on a terminal of its own.
+fn start(place: &Place, command: &str) -> Option<(Child, File)> {
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).ok()?;
+    grantpt(&terminal).ok()?;
+    unlockpt(&terminal).ok()?;
+    let name = ptsname(&terminal, Vec::new()).ok()?;
+    let side = || {
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+        rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).map(Stdio::from).ok()
+    };
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).current_dir(&place.directory).env_clear();
+    let path = place.path.clone().or_else(|| std::env::var("PATH").ok()).unwrap_or_default();
+    shell.env("PATH", path).env("HOME", &place.directory).env("TERM", "xterm-256color");
+    shell.stdin(side()?).stdout(side()?).stderr(side()?).kill_on_drop(true);
+    Some((shell.spawn().ok()?, File::from(terminal)))
 }

@@ -268,6 +268,11 @@ impl SimWorkspace {
         self.id
     }
 
+    /// Id of the process of Coder's in it.
+    pub fn process_id(&self) -> Uuid {
+        self.agent_id
+    }
+
     /// Adds a report `seconds` after the start of the build.
     pub fn report(&mut self, seconds: i64, state: &str, message: &str, uri: &str) {
         self.reports.push(Report {

@@ -12,7 +12,9 @@ use crewkit_core::{Code, Secret};
 use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings};
 use crewkit_fleet::time::Clock;
 use crewkit_fleet::{AnyFleet, Fleet, FleetOptions};
+use crewkit_pack::commands::Pack;
 use crewkit_server::Services;
+use crewkit_server::kit::PackKit;
 use crewkit_server::ops::{self, Answer, Progress};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -25,7 +27,7 @@ use crate::{local, mcp, output};
 use args::FleetArgs;
 
 /// The fleet the settings describe; none when they name no place for workspaces.
-pub fn service(config: &Config) -> Result<Option<AnyFleet>, Failure> {
+pub fn service(config: &Config, pack: &Arc<Pack>) -> Result<Option<AnyFleet>, Failure> {
     let Some(url) = config.text("fleet.coder.url") else { return Ok(None) };
     let wrong = |message: String| Failure::new(Code::SettingInvalid, message);
     let mut settings = CoderSettings::new(url, token(config)?);
@@ -34,6 +36,8 @@ pub fn service(config: &Config) -> Result<Option<AnyFleet>, Failure> {
     settings.projects = config.list("fleet.coder.projects");
     settings.metadata_keys = config.list("fleet.coder.metadata_keys");
     settings.limits = config.limits();
+    settings.kit = Some(Arc::new(PackKit::new(Arc::clone(pack))));
+    settings.profiles = local::profiles(config)?;
     let backend = CoderBackend::new(settings, Clock::system())
         .map_err(|error| wrong(format!("`fleet.coder`: {error}")))?;
     Ok(Some(AnyFleet::Coder(Box::new(Fleet::new(backend, service_options(config)?)))))
@@ -71,8 +75,12 @@ pub fn run(config: &Config, arguments: FleetArgs, json: bool) -> Result<Exit, Fa
     let (operation, arguments) = arguments.operation();
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
+    let on_coder = match config.text("fleet.coder.url") {
+        Some(_) => service(config, &Arc::new(crate::pack::service(config.limits())?))?,
+        None => None,
+    };
     let answer = runtime.block_on(async {
-        match service(config)? {
+        match on_coder.clone() {
             Some(fleet) => here(fleet, operation, arguments).await,
             None => match local::register(config, operation, &arguments).await? {
                 Some(body) => Ok(Answer { status: 200, body }),
@@ -91,14 +99,30 @@ pub fn run(config: &Config, arguments: FleetArgs, json: bool) -> Result<Exit, Fa
     } else {
         output::data(&render::text(operation, &answer.body));
     }
+    // What a new agent still needs is brought by the process that made it.
+    if let Some(AnyFleet::Coder(fleet)) = &on_coder
+        && fleet.backend().is_settling()
+    {
+        output::talk(
+            "waiting for the workspace, which still needs its spec or kit (Ctrl-C leaves it without)",
+        );
+        runtime.block_on(fleet.backend().settled());
+    }
     Ok(if answer.failed() { Exit::Failed } else { Exit::Ok })
 }
 
 async fn here(fleet: AnyFleet, operation: &str, arguments: Map<String, Value>) -> Result<Answer, Failure> {
     let catalog = mcp::catalog()?;
-    let entry = catalog
-        .get(operation)
-        .ok_or_else(|| Failure::new(Code::Internal, format!("there is no operation `{operation}`")))?;
+    let Some(entry) = catalog.get(operation) else {
+        // What is no operation of the table is something the fleet itself knows, or refuses.
+        return Ok(match fleet.call(operation, arguments).await {
+            Ok(body) => Answer { status: 200, body },
+            Err(error) => Answer {
+                status: error.kind().status(),
+                body: serde_json::to_value(error.body()).unwrap_or_default(),
+            },
+        });
+    };
     let services = Arc::new(Services { fleet: Some(fleet), ..Services::default() });
     Ok(Box::pin(ops::run(
         Arc::clone(entry),

@@ -17,7 +17,7 @@ use super::error::{CoderError, unclear};
 use super::project::version_of;
 use super::record::LIVE_CHECK;
 use super::wire::{CoderTask, ParameterValue, Workspace};
-use super::{CoderHandle, Inner};
+use super::{CoderHandle, Inner, kit};
 use crate::backend::{AgentRecord, Made, NewAgent};
 use crate::error::FleetError;
 use crate::history::Intervention;
@@ -29,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long a spec waits for its agent to be ready, and how often that is looked at.
 const DELIVER_WITHIN: Duration = Duration::from_mins(30);
 const DELIVER_LOOK: Duration = Duration::from_secs(3);
+const DELIVER_PAUSE: Duration = Duration::from_millis(200);
 
 /// How the spec reaches the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,8 +116,14 @@ pub(super) async fn create(inner: &Arc<Inner>, new: NewAgent<'_>) -> Result<Made
             note = Some("the spec will be sent when the agent is ready".to_owned());
         }
         let agent = describe(inner, workspace, &new);
-        if *way == Way::Later {
-            tokio::spawn(deliver(Arc::clone(inner), agent.clone(), new.spec.to_owned()));
+        let spec = (*way == Way::Later).then(|| new.spec.to_owned());
+        let needs_kit = inner.has_kit_for(&agent);
+        if needs_kit {
+            let kit = "its kit goes in when the workspace can be reached";
+            note = Some(note.map_or_else(|| kit.to_owned(), |note| format!("{note}; {kit}")));
+        }
+        if needs_kit || spec.is_some() {
+            inner.settling.spawn(settle(Arc::clone(inner), agent.clone(), spec, needs_kit));
         }
         return Ok(Made { agent, note });
     }
@@ -256,24 +263,40 @@ fn describe(inner: &Inner, workspace: Workspace, new: &NewAgent<'_>) -> AgentRec
     agent
 }
 
-/// Waits for the agent to be ready and gives it its spec, once.
-async fn deliver(inner: Arc<Inner>, agent: AgentRecord<CoderHandle>, spec: String) {
+/// Waits for the workspace to be reachable and puts the kit in, then for the agent to be ready and gives it its spec if
+/// it has none yet; each once.
+async fn settle(
+    inner: Arc<Inner>,
+    agent: AgentRecord<CoderHandle>,
+    mut spec: Option<String>,
+    mut needs_kit: bool,
+) {
     let until = Instant::now() + DELIVER_WITHIN;
     while Instant::now() < until {
-        tokio::time::sleep(DELIVER_LOOK).await;
+        // Coder tells of changes; some of its versions tell at once that there is a workspace.
+        tokio::join!(inner.changed(&agent.handle, DELIVER_LOOK), tokio::time::sleep(DELIVER_PAUSE));
         let workspace = match inner.reread(&agent.name).await {
             Ok(Some(workspace)) if workspace.id == agent.handle.workspace.id => workspace,
             Ok(_) => return,
             Err(_) => continue,
         };
-        let now = inner.record(workspace);
-        if !now.status.availability().is_online() {
+        let mut now = inner.record(workspace);
+        now.role.clone_from(&agent.role);
+        if needs_kit && kit::is_reachable(&now) {
+            inner.first_kit(&now).await;
+            needs_kit = false;
+        }
+        if !needs_kit && spec.is_none() {
+            return;
+        }
+        if spec.is_none() || !now.status.availability().is_online() {
             continue;
         }
         let places = inner.task_places(&now.handle).await;
         if !matches!(agentapi::activity(&inner.client, &places, LIVE_CHECK).await, Ok(Activity::Stable)) {
             continue;
         }
+        let Some(spec) = spec.take() else { return };
         let time = Duration::from_millis(inner.settings.limits.fleet_coder_send_ms);
         match agentapi::type_in(&inner.client, &places, Typing::Message, &spec, time).await {
             Ok(()) => {
@@ -285,7 +308,7 @@ async fn deliver(inner: Arc<Inner>, agent: AgentRecord<CoderHandle>, spec: Strin
         }
         return;
     }
-    tracing::warn!(agent = agent.name, "the agent did not become ready for its spec");
+    tracing::warn!(agent = agent.name, "the workspace did not become ready for its spec or kit");
 }
 
 #[cfg(test)]

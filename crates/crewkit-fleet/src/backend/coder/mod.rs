@@ -11,11 +11,14 @@ use std::time::Duration;
 use crewkit_core::{AgentName, Limits, Secret};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{AgentRecord, Backend, BackendInfo, Interrupted, Made, Moved, NewAgent, Rows};
+use crate::equip::{Choice, DriftReport, EquipOrder, EquipReport};
 use crate::error::FleetError;
 use crate::history::Report;
+use crate::kit::Kit;
 use crate::metadata::Metadata;
 use crate::model::{HistoryScope, LogEntry, Project, Role, Task};
 use crate::time::Clock;
@@ -28,6 +31,7 @@ mod client;
 mod create;
 mod error;
 mod journal;
+mod kit;
 mod metadata;
 mod project;
 mod pty;
@@ -41,6 +45,7 @@ mod wire;
 
 use client::Client;
 pub use client::SettingsError;
+pub use kit::Profiles;
 
 /// How Coder is reached and which of its workspaces are meant.
 #[derive(Debug, Clone)]
@@ -57,6 +62,10 @@ pub struct CoderSettings {
     pub projects: Vec<String>,
     /// Keys of Coder's agent metadata that are fleet metadata without the prefix that marks them.
     pub metadata_keys: Vec<String>,
+    /// What agents are equipped with; nothing when absent.
+    pub kit: Option<Arc<dyn Kit>>,
+    /// Which agents get which profile of it.
+    pub profiles: Profiles,
     /// Limits on time and size.
     pub limits: Limits,
 }
@@ -71,6 +80,8 @@ impl CoderSettings {
             organization: None,
             projects: Vec::new(),
             metadata_keys: Vec::new(),
+            kit: None,
+            profiles: Profiles::default(),
             limits: Limits::default(),
         }
     }
@@ -96,6 +107,9 @@ struct Inner {
     task_templates: Mutex<Option<(Instant, Arc<Vec<Uuid>>)>>,
     tasks_routes: capability::TasksRoutes,
     journal: journal::Journal,
+    kit_locks: kit::Locks,
+    /// What is still to be done for new agents.
+    settling: TaskTracker,
 }
 
 /// What the backend needs to act on an agent.
@@ -150,8 +164,32 @@ impl CoderBackend {
                 task_templates: Mutex::new(None),
                 tasks_routes: capability::TasksRoutes::default(),
                 journal,
+                kit_locks: kit::Locks::default(),
+                settling: TaskTracker::new(),
             }),
         })
+    }
+
+    /// Deploys the kit into living workspaces. One that fails is reported; the others are done.
+    pub async fn equip(&self, order: EquipOrder) -> Result<EquipReport, FleetError> {
+        self.inner.equip(order).await
+    }
+
+    /// Tells how workspaces differ from their kits.
+    pub async fn drift(&self, choice: &Choice) -> Result<DriftReport, FleetError> {
+        self.inner.drift(choice).await
+    }
+
+    /// Whether new agents still wait for their spec or kit, which only this process can bring them.
+    pub fn is_settling(&self) -> bool {
+        !self.inner.settling.is_empty()
+    }
+
+    /// Returns when no new agent waits any more.
+    pub async fn settled(&self) {
+        self.inner.settling.close();
+        self.inner.settling.wait().await;
+        self.inner.settling.reopen();
     }
 }
 

@@ -215,7 +215,7 @@ impl Inner {
         }
     }
 
-    async fn add_roles(&self, records: &mut [AgentRecord<CoderHandle>]) {
+    pub(super) async fn add_roles(&self, records: &mut [AgentRecord<CoderHandle>]) {
         let versions: BTreeSet<Uuid> = records
             .iter()
             .filter(|record| record.handle.workspace.latest_build.template_version_preset_id.is_some())
@@ -267,13 +267,18 @@ impl Inner {
         agent
     }
 
-    /// Live status, role and spec, found out together.
+    /// Live status, role, spec and kit, found out together.
     pub(super) async fn complete(&self, agent: &AgentRecord<CoderHandle>) -> AgentRecord<CoderHandle> {
         let mut with_role = [agent.clone()];
-        let (mut live, (), spec) =
-            tokio::join!(self.live(agent), self.add_roles(&mut with_role), self.spec(&agent.handle));
+        let (mut live, (), spec, kit) = tokio::join!(
+            self.live(agent),
+            self.add_roles(&mut with_role),
+            self.spec(&agent.handle),
+            Box::pin(self.shown_kit(agent))
+        );
         let [with_role] = with_role;
         live.role = with_role.role;
+        live.kit = kit;
         if live.status == AgentStatus::Busy && live.current_task.is_none() {
             live.current_task = first_line(&spec);
         }

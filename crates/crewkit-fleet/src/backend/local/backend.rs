@@ -120,8 +120,9 @@ impl Local {
             organization: String::new(),
             url: None,
             kit: agent.kit.as_ref().map(|kit| AgentKit {
-                profile: kit.profile.clone(),
+                profile: Some(kit.profile.clone()),
                 snapshot_id: kit.snapshot_id.clone(),
+                error: None,
                 drift_count: None,
             }),
             handle: Handle { agent, alone },
@@ -270,8 +271,8 @@ impl Backend for Local {
     async fn complete(&self, agent: &Record) -> Result<Record, FleetError> {
         let row = self.now(agent)?;
         let mut record = self.record(Arc::clone(&row), true);
-        if let (Some(kit), Some(shown)) = (&self.shared.options.kit, &mut record.kit) {
-            let drift = kit.drift(self.kit_place(&row, &shown.profile)).await;
+        if let (Some(kit), Some(shown), Some(state)) = (&self.shared.options.kit, &mut record.kit, &row.kit) {
+            let drift = kit.drift(self.kit_place(&row, &state.profile)).await;
             shown.drift_count = drift.ok().map(|drift| drift.count());
         }
         Ok(record)

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::Local;
 use super::keep::{self, Leaving};
-use super::kit::{KitPlace, KitState};
 use super::project::LocalProject;
 use super::record::{AgentRow, Phase, TaskState};
 use super::store::Change;
@@ -14,6 +13,7 @@ use super::work::Begin;
 use super::worktree::{self, CopyLimits, Workspace};
 use crate::backend::Moved;
 use crate::error::FleetError;
+use crate::kit::{KitPlace, KitState};
 use crewkit_core::AgentStatus;
 
 /// Time a task has to end when its agent is deleted, before its processes are killed from outside.

@@ -5,13 +5,12 @@
 
 mod backend;
 mod copy;
-pub mod equip;
+mod equip;
 pub mod git;
 #[cfg(test)]
 mod git_states_tests;
 pub mod held;
 pub mod keep;
-pub mod kit;
 mod life;
 mod metadata;
 mod options;

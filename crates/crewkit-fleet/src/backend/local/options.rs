@@ -8,8 +8,8 @@ use crewkit_agent::driver::ProcessDriver;
 use crewkit_core::Limits;
 
 use super::git::Git;
-use super::kit::Kit;
 use super::role::RoleConfig;
+use crate::kit::Kit;
 use crate::time::Clock;
 
 /// The built-in loop.

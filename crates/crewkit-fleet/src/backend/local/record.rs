@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::kit::KitState;
 use super::worktree::Workspace;
+use crate::kit::KitState;
 use crate::model::TaskSource;
 
 /// How far the workspace of an agent has come.

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use super::Local;
-use super::equip::{Choice, EquipOrder};
 use super::project::LocalProject;
+use crate::equip::{drift_choice, equip_order};
 use crate::error::FleetError;
 use crate::service::Fleet;
 
@@ -66,59 +66,18 @@ impl LocalFleet {
     }
 }
 
-/// Which agents, as arguments say it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Equip {
-    agent_name: Option<String>,
-    project: Option<String>,
-    all: bool,
-    profile: Option<String>,
-    canary: Option<i64>,
-    rollback: bool,
-}
-
-impl Equip {
-    fn choice(&self) -> Result<Choice, FleetError> {
-        let named = [self.agent_name.is_some(), self.project.is_some(), self.all];
-        if named.iter().filter(|named| **named).count() != 1 {
-            return Err(FleetError::invalid(
-                "agent_name",
-                "say which: `agent_name`, `project` or `all`, one of them",
-            ));
-        }
-        Ok(match (&self.agent_name, &self.project) {
-            (Some(name), _) => Choice::Agent(name.trim().to_owned()),
-            (_, Some(project)) => Choice::Project(project.clone()),
-            _ => Choice::All,
-        })
-    }
-}
-
 fn read<T: serde::de::DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, FleetError> {
     serde_json::from_value(Value::Object(arguments))
         .map_err(|error| FleetError::bad_request(format!("the arguments do not fit: {error}")))
 }
 
 async fn equip(local: &Local, arguments: Map<String, Value>) -> Result<Value, FleetError> {
-    let wish: Equip = read(arguments)?;
-    let choice = wish.choice()?;
-    let canary = match wish.canary {
-        None => None,
-        Some(number) => Some(usize::try_from(number).ok().filter(|number| *number > 0).ok_or_else(|| {
-            FleetError::invalid("canary", format!("`canary` is {number}; it counts from 1"))
-        })?),
-    };
-    let order = EquipOrder { choice, profile: wish.profile, canary, rollback: wish.rollback };
-    let report = local.equip(order).await?;
+    let report = local.equip(equip_order(arguments)?).await?;
     Ok(serde_json::to_value(report).unwrap_or_default())
 }
 
 async fn drift(local: &Local, arguments: Map<String, Value>) -> Result<Value, FleetError> {
-    let mut wish: Equip = read(arguments)?;
-    // To look at everything is harmless, so it need not be said.
-    wish.all |= wish.agent_name.is_none() && wish.project.is_none();
-    let report = local.drift(&wish.choice()?).await?;
+    let report = local.drift(&drift_choice(arguments)?).await?;
     Ok(serde_json::to_value(report).unwrap_or_default())
 }
 

@@ -1,7 +1,7 @@
 //! The kit of an agent: what a pack profile puts into its workspace.
 //!
 //! This crate does not know packs. Whoever opens the fleet passes in something that can deploy a profile into a
-//! directory, all of it or nothing.
+//! directory, all of it or nothing, and say which files that would be where the directory is elsewhere.
 
 use std::path::PathBuf;
 
@@ -27,6 +27,17 @@ pub struct KitPlace {
     pub state: PathBuf,
     /// The profile.
     pub profile: String,
+}
+
+/// A file of a kit, for workspaces that are not on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KitFile {
+    /// Where, below the workspace.
+    pub path: String,
+    /// Whether it is to be executable.
+    pub executable: bool,
+    /// What is in it.
+    pub content: Vec<u8>,
 }
 
 /// What a deployment did.
@@ -72,7 +83,7 @@ pub struct KitError {
 }
 
 /// Deploys profiles into workspaces.
-pub trait Kit: Send + Sync + 'static {
+pub trait Kit: std::fmt::Debug + Send + Sync + 'static {
     /// The profile of agents whose role and project name none; none when there is nothing to deploy.
     fn default_profile(&self) -> Option<String>;
 
@@ -81,6 +92,9 @@ pub trait Kit: Send + Sync + 'static {
 
     /// Takes back the deployment that made `snapshot`.
     fn rollback(&self, place: KitPlace, snapshot: String) -> BoxFuture<'_, Result<Equipped, KitError>>;
+
+    /// The files of a profile, each path once.
+    fn contents(&self, profile: String) -> BoxFuture<'_, Result<Vec<KitFile>, KitError>>;
 
     /// Compares the workspace with what was deployed.
     fn drift(&self, place: KitPlace) -> BoxFuture<'_, Result<Drift, KitError>>;

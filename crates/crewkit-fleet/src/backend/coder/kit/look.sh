@@ -1,0 +1,3 @@
+echo crewkit-begin
+look
+echo crewkit-end

@@ -1,0 +1,3 @@
+echo crewkit-begin
+input | show
+echo crewkit-end
