@@ -12,13 +12,14 @@ use crate::entry::{Entry, EntryKind};
 use crate::env::Env;
 use crate::error::{PackError, Result};
 use crate::hash::Digest;
+use crate::ids::{self, ModuleIds};
 use crate::managed::{self, ManagedFile};
 use crate::manifest::{Module, ModuleType, TargetConfig};
 use crate::materialize::Material;
 use crate::path::RelPath;
 use crate::target::{Places, PromptNaming, Put, RootSpec, TargetKind};
 use crate::tree::{Place, TreeFile};
-use crate::{ids, module, transaction};
+use crate::{module, transaction};
 
 /// Everything that should exist.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ pub struct DesiredFile {
     /// Its content.
     pub content: Content,
     /// The modules it comes from, as indices into [`Desired::modules`], sorted.
-    pub modules: Vec<usize>,
+    pub modules: Arc<[usize]>,
 }
 
 /// The content of a file.
@@ -97,8 +98,11 @@ impl DesiredFile {
 
 impl Desired {
     /// The ids of the modules a file comes from.
-    pub fn module_ids(&self, file: &DesiredFile) -> Vec<String> {
-        file.modules.iter().filter_map(|index| Some(self.modules.get(*index)?.id.clone())).collect()
+    pub fn module_ids(&self, file: &DesiredFile) -> ModuleIds {
+        match &*file.modules {
+            [index] => self.modules.get(*index).map(|material| material.ids.clone()).unwrap_or_default(),
+            several => several.iter().filter_map(|index| Some(&*self.modules.get(*index)?.id)).collect(),
+        }
     }
 
     /// What the manifest of a root shall list.
@@ -222,7 +226,7 @@ fn place(root: &mut DesiredRoot, put: &Put, modules: &[(usize, &Material)], text
                 let name = format!("{}.mdc", ids::fs_key(&material.id));
                 let body = instructions_text(material, text_limit)?;
                 let path = path_for(&name, material)?;
-                root.files.push(made(path, cursor_rule(&material.id, &body), vec![*index]));
+                root.files.push(made(path, cursor_rule(&material.id, &body), &[*index]));
             }
         }
         Put::Prompts { dir, naming } => place_single_files(root, dir, *naming, modules)?,
@@ -233,12 +237,13 @@ fn place(root: &mut DesiredRoot, put: &Put, modules: &[(usize, &Material)], text
                 let prefix = if dir.is_empty() { name } else { format!("{dir}/{name}") };
                 // Checked alone: a name of `..` must not hide behind the file names that follow it.
                 path_for(&prefix, material)?;
+                let own: Arc<[usize]> = [*index].into();
+                let mut path = prefix + "/";
+                let below = path.len();
                 for file in &material.files {
-                    root.files.push(source(
-                        path_for(&format!("{prefix}/{}", file.path), material)?,
-                        file,
-                        *index,
-                    ));
+                    path.truncate(below);
+                    path.push_str(file.path.as_str());
+                    root.files.push(source(path_for(&path, material)?, file, &own));
                 }
             }
         }
@@ -258,7 +263,7 @@ fn place_single_files(
         };
         let name = naming.apply(file.path.name());
         let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
-        root.files.push(source(path_for(&path, material)?, file, *index));
+        root.files.push(source(path_for(&path, material)?, file, &[*index].into()));
     }
     Ok(())
 }
@@ -275,18 +280,18 @@ fn path_for(path: &str, material: &Material) -> Result<RelPath> {
     RelPath::new(path).map_err(|error| refuse(error.to_string()))
 }
 
-fn source(path: RelPath, file: &Arc<TreeFile>, module: usize) -> DesiredFile {
+fn source(path: RelPath, file: &Arc<TreeFile>, modules: &Arc<[usize]>) -> DesiredFile {
     DesiredFile {
         path,
         sha256: file.sha256,
         bytes: file.bytes,
         executable: file.executable,
         content: Content::Source(file.clone()),
-        modules: vec![module],
+        modules: modules.clone(),
     }
 }
 
-fn made(path: RelPath, text: String, modules: Vec<usize>) -> DesiredFile {
+fn made(path: RelPath, text: String, modules: &[usize]) -> DesiredFile {
     let bytes: Arc<[u8]> = text.into_bytes().into();
     DesiredFile {
         path,
@@ -294,7 +299,7 @@ fn made(path: RelPath, text: String, modules: Vec<usize>) -> DesiredFile {
         bytes: bytes.len() as u64,
         executable: false,
         content: Content::Made(bytes),
-        modules,
+        modules: modules.into(),
     }
 }
 
@@ -317,7 +322,7 @@ fn joined(path: RelPath, modules: &[(usize, &Material)], limit: u64) -> Result<D
     if let [(index, material)] = modules {
         let file = instructions_file(material)?;
         let text = instructions_text(material, limit)?;
-        let mut desired = made(path, text, vec![*index]);
+        let mut desired = made(path, text, &[*index]);
         if desired.sha256 == file.sha256 {
             desired.content = Content::Source(file.clone());
         }
@@ -331,7 +336,8 @@ fn joined(path: RelPath, modules: &[(usize, &Material)], limit: u64) -> Result<D
         }
         sections.push(format!("<!-- agentpack:module={} -->\n{text}<!-- /agentpack -->", material.id));
     }
-    Ok(made(path, sections.join("\n\n---\n\n"), modules.iter().map(|(index, _)| *index).collect()))
+    let indices: Vec<usize> = modules.iter().map(|(index, _)| *index).collect();
+    Ok(made(path, sections.join("\n\n---\n\n"), &indices))
 }
 
 fn cursor_rule(module_id: &str, body: &str) -> String {
@@ -381,9 +387,10 @@ fn settle(desired: &mut Desired, at: usize) -> Result<()> {
                     let place = root.path.join(last.path.as_path());
                     return Err(conflict(desired, root.target, &place, last, &file));
                 }
-                last.modules.extend(file.modules);
-                last.modules.sort_unstable();
-                last.modules.dedup();
+                let mut modules = [&*last.modules, &*file.modules].concat();
+                modules.sort_unstable();
+                modules.dedup();
+                last.modules = modules.into();
             }
             _ => settled.push(file),
         }
@@ -444,9 +451,9 @@ fn conflict(
     a: &DesiredFile,
     b: &DesiredFile,
 ) -> PackError {
-    let side = |file: &DesiredFile| json!({"sha256": file.sha256.to_string(), "module_ids": desired.module_ids(file)});
+    let side = |file: &DesiredFile| json!({"sha256": file.sha256, "module_ids": desired.module_ids(file)});
     let shown = place.display().to_string();
-    let names = |file: &DesiredFile| desired.module_ids(file).join(", ");
+    let names = |file: &DesiredFile| desired.module_ids(file).iter().collect::<Vec<_>>().join(", ");
     PackError::new(
         Code::DesiredStateConflict,
         format!("conflicting content for {} {shown}: modules {} and {}", target.name(), names(a), names(b)),

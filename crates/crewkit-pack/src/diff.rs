@@ -60,7 +60,7 @@ pub fn files(plan: &Plan, desired: &Desired, limits: &Limits, warnings: &mut Vec
     for change in &plan.changes {
         let Some(root) = desired.roots.get(change.root) else { continue };
         let mut map = view::object(json!({
-            "target": change.target.name(),
+            "target": plan.target(change),
             "path": change.path.as_str(),
             "path_posix": change.path.as_str(),
             "op": change.op.name(),
@@ -72,7 +72,7 @@ pub fn files(plan: &Plan, desired: &Desired, limits: &Limits, warnings: &mut Vec
             let text = if total >= limits.pack_diff_total_bytes {
                 Err(NoDiff::AnswerFull(limits.pack_diff_total_bytes))
             } else {
-                of_change(change, desired, limits)
+                of_change(plan, change, desired, limits)
             };
             match text {
                 Ok(text) => {
@@ -82,8 +82,8 @@ pub fn files(plan: &Plan, desired: &Desired, limits: &Limits, warnings: &mut Vec
                 Err(NoDiff::AnswerFull(_)) => left_out += 1,
                 Err(why) => warnings.push(format!(
                     "preview diff omitted for {} {}: {why}",
-                    change.target.name(),
-                    change.place.display()
+                    plan.target(change),
+                    plan.place(change).display()
                 )),
             }
         }
@@ -98,7 +98,7 @@ pub fn files(plan: &Plan, desired: &Desired, limits: &Limits, warnings: &mut Vec
 }
 
 /// The unified diff of one change.
-pub fn of_change(change: &Change, desired: &Desired, limits: &Limits) -> Result<String, NoDiff> {
+pub fn of_change(plan: &Plan, change: &Change, desired: &Desired, limits: &Limits) -> Result<String, NoDiff> {
     let limit = limits.pack_diff_input_bytes;
     let unreadable = |error: ReadError| match error {
         ReadError::TooLarge { limit } => NoDiff::InputTooLarge(limit),
@@ -109,7 +109,7 @@ pub fn of_change(change: &Change, desired: &Desired, limits: &Limits) -> Result<
         Some(entry) if entry.kind == EntryKind::Symlink => {
             return Err(NoDiff::Unreadable("a symbolic link is replaced".to_owned()));
         }
-        Some(_) => read::bytes(&change.place, limit).map_err(unreadable)?,
+        Some(_) => read::bytes(&plan.place(change), limit).map_err(unreadable)?,
     };
     let after = match change.after.and_then(|(at, _)| desired.roots.get(change.root)?.files.get(at)) {
         None => Vec::new(),

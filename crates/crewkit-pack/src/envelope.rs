@@ -3,9 +3,15 @@
 //! The order of the outer members and the alphabetical order inside `data` and `details` are fixed: people diff and
 //! hash this text.
 
-use serde_json::{Map, Value};
+use std::io;
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
 use crate::error::PackError;
+use crate::plan::Plan;
+use crate::view::Changes;
 
 /// Version of the envelope's own shape.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -57,6 +63,8 @@ impl CommandName {
 pub struct Answer {
     /// The `data` member.
     pub data: Value,
+    /// The plan whose changes are the member `changes` of `data`; they stay apart, because they can be many.
+    pub plan: Option<Plan>,
     /// What a person should know though it did not stop the command.
     pub warnings: Vec<String>,
     /// The roots that paths in `data` lie below, by target, so that people see them grouped; not part of the envelope.
@@ -68,55 +76,129 @@ impl Answer {
     pub fn new(data: Value) -> Self {
         Self { data, ..Self::default() }
     }
+
+    /// The `data` member, whole.
+    pub fn into_data(self) -> Value {
+        let mut data = self.data;
+        if let (Some(plan), Value::Object(members)) = (&self.plan, &mut data) {
+            members.insert("changes".to_owned(), json!(Changes(plan)));
+        }
+        data
+    }
+}
+
+impl From<Value> for Answer {
+    fn from(data: Value) -> Self {
+        Self::new(data)
+    }
 }
 
 /// The envelope of a success.
-pub fn success(command: &CommandName, version: &str, answer: Answer) -> Value {
-    envelope(true, command.dotted(), command, version, answer.data, &answer.warnings, Vec::new())
+pub fn success(command: &CommandName, version: &str, mut answer: Answer) -> Value {
+    let warnings = std::mem::take(&mut answer.warnings);
+    let data = sorted(answer.into_data());
+    to_value(&Envelope::new(command, version, Ok(Data::Whole(data)), warnings))
 }
 
 /// The envelope of a failure. Here `command` is the first word alone, which is what clients match on.
 pub fn failure(command: &CommandName, version: &str, error: &PackError) -> Value {
+    to_value(&Envelope::new(command, version, Err(error), error.warnings().to_vec()))
+}
+
+/// Writes the envelope of a result, indented; a long plan is written row by row.
+pub fn write(
+    out: impl io::Write,
+    command: &CommandName,
+    version: &str,
+    result: &Result<Answer, PackError>,
+) -> io::Result<()> {
+    let envelope = match result {
+        Ok(answer) => {
+            let data = Data::Apart(sorted(answer.data.clone()), answer.plan.as_ref());
+            Envelope::new(command, version, Ok(data), answer.warnings.clone())
+        }
+        Err(error) => Envelope::new(command, version, Err(error), error.warnings().to_vec()),
+    };
+    Ok(serde_json::to_writer_pretty(out, &envelope)?)
+}
+
+fn to_value(envelope: &Envelope<'_>) -> Value {
+    serde_json::to_value(envelope).unwrap_or_default()
+}
+
+/// The members in the order clients know.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    schema_version: u32,
+    ok: bool,
+    command: String,
+    command_id: String,
+    command_path: Vec<&'static str>,
+    version: &'a str,
+    data: Data<'a>,
+    warnings: Vec<String>,
+    errors: Vec<Value>,
+}
+
+impl<'a> Envelope<'a> {
+    fn new(
+        command: &CommandName,
+        version: &'a str,
+        result: Result<Data<'a>, &PackError>,
+        warnings: Vec<String>,
+    ) -> Self {
+        let (ok, name, data, errors) = match result {
+            Ok(data) => (true, command.dotted(), data, Vec::new()),
+            Err(error) => {
+                let nothing = Data::Whole(Value::Object(Map::new()));
+                (false, command.first_word().to_owned(), nothing, vec![error_item(error)])
+            }
+        };
+        Self {
+            schema_version: SCHEMA_VERSION,
+            ok,
+            command: name,
+            command_id: command.id(),
+            command_path: command.words(),
+            version,
+            data,
+            warnings,
+            errors,
+        }
+    }
+}
+
+fn error_item(error: &PackError) -> Value {
     let mut item = Map::new();
     item.insert("code".to_owned(), error.code().as_str().into());
     item.insert("message".to_owned(), error.message().into());
     if let Some(details) = error.details() {
         item.insert("details".to_owned(), sorted(details));
     }
-    let data = Value::Object(Map::new());
-    let errors = vec![Value::Object(item)];
-    envelope(false, command.first_word().to_owned(), command, version, data, error.warnings(), errors)
+    item.into()
 }
 
-/// The envelope of a result.
-pub fn of(command: &CommandName, version: &str, result: Result<Answer, PackError>) -> Value {
-    match result {
-        Ok(answer) => success(command, version, answer),
-        Err(error) => failure(command, version, &error),
+/// The `data` member, in alphabetical order.
+enum Data<'a> {
+    Whole(Value),
+    Apart(Value, Option<&'a Plan>),
+}
+
+impl Serialize for Data<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Data::Apart(Value::Object(members), Some(plan)) => {
+                let (before, after): (Vec<_>, Vec<_>) =
+                    members.iter().partition(|(key, _)| key.as_str() < "changes");
+                let mut map = serializer.serialize_map(Some(members.len() + 1))?;
+                before.into_iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
+                map.serialize_entry("changes", &Changes(plan))?;
+                after.into_iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
+                map.end()
+            }
+            Data::Whole(value) | Data::Apart(value, _) => value.serialize(serializer),
+        }
     }
-}
-
-fn envelope(
-    ok: bool,
-    name: String,
-    command: &CommandName,
-    version: &str,
-    data: Value,
-    warnings: &[String],
-    errors: Vec<Value>,
-) -> Value {
-    let mut envelope = Map::with_capacity(9);
-    let mut put = |key: &str, value: Value| drop(envelope.insert(key.to_owned(), value));
-    put("schema_version", SCHEMA_VERSION.into());
-    put("ok", ok.into());
-    put("command", name.into());
-    put("command_id", command.id().into());
-    put("command_path", command.words().into());
-    put("version", version.into());
-    put("data", sorted(data));
-    put("warnings", warnings.into());
-    put("errors", errors.into());
-    envelope.into()
 }
 
 /// The same value with the members of every object in alphabetical order.

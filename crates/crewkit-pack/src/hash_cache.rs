@@ -7,17 +7,27 @@
 //! into place, and ignored when its checksum is wrong.
 //!
 //! Beside the hash an entry carries marks: facts that follow from the content alone, such as "is a valid skill".
+//!
+//! The names in a directory are remembered the same way: whatever adds, removes or renames one sets the directory's
+//! change time.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::atomic;
-use crate::fs::Stat;
+use crate::fs::{FileKind, Stat};
 use crate::hash::{Digest, Hasher};
+
+mod table;
+
+use table::{Held, Table};
 
 /// Facts that follow from content alone; bits, so that one entry can carry several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,11 +46,6 @@ impl Marks {
         self.0 & other.0 == other.0
     }
 }
-
-/// Raised when the meaning of entries or marks changes; older files are then ignored.
-const MAGIC: [u8; 8] = *b"crewhc01";
-const HEADER: usize = 32;
-const SLOT: usize = 80;
 
 /// Coarsest clock of a file system that stores fractions of seconds; kernels tick every 10 ms at worst.
 const FINE_TICK: Duration = Duration::from_millis(100);
@@ -67,11 +72,57 @@ pub struct HashCache {
     file: Option<PathBuf>,
     most: usize,
     clock: Arc<dyn Fn() -> SystemTime + Send + Sync>,
-    table: Table,
-    fresh: RwLock<HashMap<Key, Known>>,
+    /// What the file holds, once it is needed.
+    table: OnceLock<Table>,
+    /// Reads the file meanwhile.
+    reading: Mutex<Option<JoinHandle<Table>>>,
+    fresh: RwLock<HashMap<Key, Fresh>>,
+    /// Whether there is anything in `fresh`: mostly not, and then threads need not meet at its lock.
+    has_fresh: AtomicBool,
     /// Whether a device's clock can be relied on.
     devices: RwLock<HashMap<u64, bool>>,
 }
+
+/// Something learned by this process.
+#[derive(Debug, Clone)]
+enum Fresh {
+    File(Known),
+    Names(Names),
+}
+
+/// The names in a directory: for each its kind, the name, and a zero byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Names(Arc<[u8]>);
+
+impl Names {
+    /// The names with their kinds.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FileKind, &str)> {
+        self.0.split(|byte| *byte == 0).filter_map(|entry| {
+            let (kind, name) = entry.split_first()?;
+            let kind = KINDS.iter().find(|(_, letter)| letter == kind)?.0;
+            Some((kind, std::str::from_utf8(name).ok()?))
+        })
+    }
+}
+
+impl<'a> FromIterator<(FileKind, &'a str)> for Names {
+    fn from_iter<I: IntoIterator<Item = (FileKind, &'a str)>>(names: I) -> Self {
+        let mut bytes = Vec::new();
+        for (kind, name) in names {
+            bytes.extend(KINDS.iter().find(|(known, _)| *known == kind).map(|(_, letter)| letter));
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.push(0);
+        }
+        Self(bytes.into())
+    }
+}
+
+const KINDS: [(FileKind, u8); 4] = [
+    (FileKind::File, b'f'),
+    (FileKind::Directory, b'd'),
+    (FileKind::Symlink, b'l'),
+    (FileKind::Special, b's'),
+];
 
 impl std::fmt::Debug for HashCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,24 +137,66 @@ impl HashCache {
             file: None,
             most: usize::MAX,
             clock,
-            table: Table::default(),
+            table: OnceLock::new(),
+            reading: Mutex::default(),
             fresh: RwLock::default(),
+            has_fresh: AtomicBool::new(false),
             devices: RwLock::default(),
         }
     }
 
     /// A cache kept in `file` with at most `most` entries. A file that cannot be used counts as empty.
+    ///
+    /// It is read aside, while whoever opened it reads its configuration.
     pub fn open(file: PathBuf, most: u64, clock: Arc<dyn Fn() -> SystemTime + Send + Sync>) -> Self {
-        let table = std::fs::read(&file).ok().and_then(Table::from_bytes).unwrap_or_default();
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Self { file: Some(file), most, table, ..Self::in_memory(clock) }
+        let from = file.clone();
+        let reading = std::thread::Builder::new().spawn(move || Table::read(&from)).ok();
+        Self { file: Some(file), most, reading: Mutex::new(reading), ..Self::in_memory(clock) }
+    }
+
+    fn table(&self) -> &Table {
+        self.table.get_or_init(|| {
+            let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner).take();
+            reading.and_then(|thread| thread.join().ok()).unwrap_or_default()
+        })
+    }
+
+    fn fresh(&self, key: &Key) -> Option<Fresh> {
+        if !self.has_fresh.load(Ordering::Acquire) {
+            return None;
+        }
+        self.fresh.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
     /// What is known about a file of these stat data.
     pub fn get(&self, stat: &Stat) -> Option<Known> {
         let key = key(stat)?;
-        let fresh = self.fresh.read().unwrap_or_else(PoisonError::into_inner);
-        fresh.get(&key).copied().or_else(|| self.table.get(&key))
+        match self.fresh(&key) {
+            Some(Fresh::File(known)) => Some(known),
+            Some(Fresh::Names(_)) => None,
+            None => self.table().file(&key),
+        }
+    }
+
+    /// The names in a directory of these stat data, if they are known.
+    pub(crate) fn names(&self, stat: &Stat) -> Option<Names> {
+        let key = key(stat)?;
+        match self.fresh(&key) {
+            Some(Fresh::Names(names)) => Some(names),
+            Some(Fresh::File(_)) => None,
+            None => self.table().names(&key).map(|names| Names(names.into())),
+        }
+    }
+
+    /// Whether the names in a directory of these stat data may be remembered, if they are read from now on.
+    pub(crate) fn may_keep_names(&self, stat: &Stat, dir: impl AsFd) -> bool {
+        settled(stat, (self.clock)()) && self.reliable(stat.device, dir)
+    }
+
+    /// Remembers the names in a directory; its stat data must be the same before and after they were read.
+    pub(crate) fn keep_names(&self, stat: &Stat, names: Names) {
+        self.put(stat, Fresh::Names(names));
     }
 
     /// The hash of the open `file`, whose stat data were taken before; read only if it is not known.
@@ -117,7 +210,7 @@ impl HashCache {
         let known = Known { sha256: hash_stream(&file, stat.size)?, marks: Marks::NONE };
         let same = crate::scan::stat_of(&file).is_ok_and(|after| after == *stat);
         if same && settled(stat, now) && self.reliable(stat.device, &file) {
-            self.put(stat, known);
+            self.put(stat, Fresh::File(known));
         }
         Ok(known)
     }
@@ -125,17 +218,18 @@ impl HashCache {
     /// Notes a fact about a file whose hash is remembered.
     pub fn mark(&self, stat: &Stat, marks: Marks) {
         if let Some(known) = self.get(stat) {
-            self.put(stat, Known { marks: Marks(known.marks.0 | marks.0), ..known });
+            self.put(stat, Fresh::File(Known { marks: Marks(known.marks.0 | marks.0), ..known }));
         }
     }
 
-    fn put(&self, stat: &Stat, known: Known) {
+    fn put(&self, stat: &Stat, learned: Fresh) {
         if let Some(key) = key(stat) {
-            self.fresh.write().unwrap_or_else(PoisonError::into_inner).insert(key, known);
+            self.fresh.write().unwrap_or_else(PoisonError::into_inner).insert(key, learned);
+            self.has_fresh.store(true, Ordering::Release);
         }
     }
 
-    fn reliable(&self, device: u64, file: &File) -> bool {
+    fn reliable(&self, device: u64, file: impl AsFd) -> bool {
         let seen = self.devices.read().unwrap_or_else(PoisonError::into_inner).get(&device).copied();
         seen.unwrap_or_else(|| {
             let reliable = crate::scan::has_local_clock(file);
@@ -151,12 +245,15 @@ impl HashCache {
         if fresh.len() < WORTH_SAVING {
             return;
         }
-        let mut entries: HashMap<Key, Known> = HashMap::new();
-        if self.table.count + fresh.len() <= self.most {
-            entries.extend(self.table.entries());
-        }
-        entries.extend(fresh.iter().map(|(key, known)| (*key, *known)));
-        let _ = atomic::write_cache(file, &Table::build(&entries).bytes);
+        let nothing = Table::default();
+        let all_fits = self.table().len() + fresh.len() <= self.most;
+        let old = if all_fits { self.table() } else { &nothing };
+        let held = |learned| match learned {
+            &Fresh::File(known) => Held::File(known),
+            Fresh::Names(names) => Held::Names(&names.0),
+        };
+        let table = Table::build(fresh.iter().map(|(key, learned)| (*key, held(learned))), fresh.len(), old);
+        let _ = atomic::write_cache(file, table.as_bytes());
     }
 }
 
@@ -202,100 +299,6 @@ fn hash_stream(mut file: &File, size: u64) -> io::Result<Digest> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// The entries as they lie in the file: a hash table with open addressing, used without unpacking.
-#[derive(Default)]
-struct Table {
-    bytes: Vec<u8>,
-    /// Number of slots, a power of two.
-    slots: usize,
-    count: usize,
-}
-
-impl Table {
-    fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
-        let (header, body) = bytes.split_at_checked(HEADER)?;
-        let number = |at: usize| word(header, at);
-        let (slots, count) = (usize::try_from(number(8)?).ok()?, usize::try_from(number(16)?).ok()?);
-        let sound = header.starts_with(&MAGIC)
-            && slots.is_power_of_two()
-            && Some(body.len()) == slots.checked_mul(SLOT)
-            && count < slots
-            && number(24)? == checksum(body);
-        sound.then_some(Self { bytes, slots, count })
-    }
-
-    fn build(entries: &HashMap<Key, Known>) -> Self {
-        let slots = (entries.len() * 2).next_power_of_two().max(2);
-        let mut body = vec![0; slots * SLOT];
-        for (key, known) in entries {
-            let mut at = start(key, slots);
-            while body[at * SLOT..][..SLOT].iter().any(|byte| *byte != 0) {
-                at = (at + 1) & (slots - 1);
-            }
-            let slot = &mut body[at * SLOT..][..SLOT];
-            for (part, value) in slot.chunks_exact_mut(8).zip(key) {
-                part.copy_from_slice(&value.to_le_bytes());
-            }
-            slot[40..72].copy_from_slice(known.sha256.as_bytes());
-            slot[72..].copy_from_slice(&known.marks.0.to_le_bytes());
-        }
-        let mut bytes = MAGIC.to_vec();
-        for number in [slots as u64, entries.len() as u64, checksum(&body)] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.append(&mut body);
-        Self { bytes, slots, count: entries.len() }
-    }
-
-    fn slot(&self, at: usize) -> Option<(Key, Known)> {
-        let slot = self.bytes.get(HEADER + at * SLOT..)?.get(..SLOT)?;
-        let mut key = [0; 5];
-        for (index, value) in key.iter_mut().enumerate() {
-            *value = word(slot, index * 8)?;
-        }
-        let sha256 = Digest::from_bytes(slot[40..72].try_into().ok()?);
-        (key != [0; 5]).then_some((key, Known { sha256, marks: Marks(word(slot, 72)?) }))
-    }
-
-    fn get(&self, key: &Key) -> Option<Known> {
-        if self.slots == 0 {
-            return None;
-        }
-        let mut at = start(key, self.slots);
-        for _ in 0..self.slots {
-            let (found, known) = self.slot(at)?;
-            if found == *key {
-                return Some(known);
-            }
-            at = (at + 1) & (self.slots - 1);
-        }
-        None
-    }
-
-    fn entries(&self) -> impl Iterator<Item = (Key, Known)> + '_ {
-        (0..self.slots).filter_map(|at| self.slot(at))
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..)?.get(..8)?.try_into().ok()?))
-}
-
-const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
-
-#[expect(clippy::cast_possible_truncation, reason = "only the low bits are used")]
-fn start(key: &Key, slots: usize) -> usize {
-    let mixed = key.iter().fold(0_u64, |sum, part| (sum ^ part).wrapping_mul(MIX).rotate_left(29));
-    mixed as usize & (slots - 1)
-}
-
-/// Guards against torn or rotten files, not against an enemy, who could as well change the program.
-fn checksum(body: &[u8]) -> u64 {
-    body.chunks_exact(8)
-        .map(|chunk| word(chunk, 0).unwrap_or_default())
-        .fold(MIX, |sum, part| (sum.rotate_left(5) ^ part).wrapping_mul(MIX))
 }
 
 #[cfg(test)]

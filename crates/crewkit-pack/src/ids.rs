@@ -1,6 +1,60 @@
 //! Names derived from ids: the directory name of a module, the id of a machine, the name of a skill.
 
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::hash::Digest;
+
+/// The ids of the modules a file comes from; shared, because the files of a module share them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleIds(Arc<[Box<str>]>);
+
+impl ModuleIds {
+    /// The ids in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|id| &**id)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The id at `index`.
+    pub fn get(&self, index: usize) -> Option<&str> {
+        self.0.get(index).map(|id| &**id)
+    }
+}
+
+impl Default for ModuleIds {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
+impl<T: Into<Box<str>>> FromIterator<T> for ModuleIds {
+    fn from_iter<I: IntoIterator<Item = T>>(ids: I) -> Self {
+        Self(ids.into_iter().map(Into::into).collect())
+    }
+}
+
+impl Serialize for ModuleIds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&*self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ModuleIds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Vec::<Box<str>>::deserialize(deserializer)?.into_iter().collect())
+    }
+}
 
 /// Longest readable part of a module's directory name.
 const KEY_CHARS: usize = 64;

@@ -42,6 +42,7 @@ pub mod source;
 pub mod state_lock;
 pub mod status;
 pub mod target;
+mod text;
 pub mod transaction;
 pub mod tree;
 mod view;

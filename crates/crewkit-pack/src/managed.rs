@@ -8,12 +8,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 use crate::entry::{Entry, EntryKind, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
+use crate::ids::ModuleIds;
 use crate::path::{RelPath, RootDir};
+
+mod decode;
 
 /// The only version there is.
 const SCHEMA_VERSION: u32 = 1;
@@ -30,7 +33,7 @@ pub struct ManagedFile {
     /// Whether it was deployed as an executable.
     pub executable: bool,
     /// The modules it came from.
-    pub module_ids: Vec<String>,
+    pub module_ids: ModuleIds,
 }
 
 impl ManagedFile {
@@ -75,36 +78,6 @@ pub struct ManifestRead {
     pub warnings: Vec<String>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Document {
-    schema_version: u32,
-    #[serde(default)]
-    generated_at: String,
-    tool: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    snapshot_id: Option<String>,
-    managed_files: Vec<Item>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    created_directories: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    created_above: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Item {
-    path: String,
-    sha256: String,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    executable: bool,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    module_ids: Vec<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
 /// The name of the manifest of `target`.
 pub fn file_name(target: &str) -> String {
     format!(".agentpack.manifest.{target}.json")
@@ -121,6 +94,16 @@ pub fn is_manifest_name(name: &str) -> bool {
 /// What is not a manifest counts as missing, with a warning. What cannot be read at all is an error: to take a
 /// manifest for missing because the disk had a hiccup would leave its files behind for ever.
 pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> io::Result<ManifestRead> {
+    read_sharing(fs, root, target, |_| None)
+}
+
+/// [`read`], where `known` may have the paths already.
+pub(crate) fn read_sharing<F: Fs>(
+    fs: &F,
+    root: Option<&RootDir<'_, F>>,
+    target: &str,
+    mut known: impl FnMut(&str) -> Option<RelPath>,
+) -> io::Result<ManifestRead> {
     let mut read = ManifestRead::default();
     let Some(root) = root else { return Ok(read) };
     let preferred = file_name(target);
@@ -129,7 +112,7 @@ pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> io::R
         let parsed = match fs.stat(root.handle(), name)? {
             None => continue,
             Some(stat) if stat.kind != FileKind::File => Err("it is not a regular file".to_owned()),
-            Some(_) => parse(&read_all(fs, root.handle(), name)?, target, &shown),
+            Some(_) => decode::parse(&read_all(fs, root.handle(), name)?, target, &shown, &mut known),
         };
         match parsed {
             Ok((manifest, mut warnings)) => {
@@ -152,66 +135,67 @@ pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> io::R
 
 /// Parses the bytes of a manifest; skipped entries become warnings.
 pub fn parse(bytes: &[u8], target: &str, shown: &Path) -> Result<(TargetManifest, Vec<String>), String> {
-    let document: Document = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if document.schema_version != SCHEMA_VERSION {
-        return Err(format!("schema version {} is not supported", document.schema_version));
-    }
-    if document.tool != target {
-        return Err(format!("it belongs to `{}`, not `{target}`", document.tool));
-    }
-    let mut warnings = Vec::new();
-    let mut files = Vec::with_capacity(document.managed_files.len());
-    for item in document.managed_files {
-        let skip = |reason: String| {
-            format!("skipping an entry of the target manifest {}: {reason}", shown.display())
-        };
-        match (RelPath::new(item.path.as_str()), item.sha256.parse()) {
-            (Ok(path), Ok(sha256)) => {
-                let Item { executable, module_ids, .. } = item;
-                files.push(ManagedFile { path, sha256, executable, module_ids });
-            }
-            (Err(error), _) => warnings.push(skip(error.to_string())),
-            (_, Err(error)) => warnings.push(skip(format!("`{}`: {error}", item.path))),
-        }
-    }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    files.dedup_by(|a, b| a.path == b.path);
-    let knows_directories = document.created_directories.is_some();
-    let below = document.created_directories.unwrap_or_default().into_iter();
-    let created = CreatedDirs {
-        below: below.filter_map(|path| RelPath::new(path).ok()).collect(),
-        above: document.created_above,
+    decode::parse(bytes, target, shown, &mut |_| None)
+}
+
+/// A manifest as it is written; nothing of it is copied.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema_version: u32,
+    generated_at: &'a str,
+    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_id: Option<&'a str>,
+    #[serde(serialize_with = "items")]
+    managed_files: &'a [ManagedFile],
+    created_directories: &'a BTreeSet<RelPath>,
+    #[serde(skip_serializing_if = "is_zero")]
+    created_above: u32,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    path: &'a RelPath,
+    sha256: Digest,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    executable: bool,
+    #[serde(skip_serializing_if = "ModuleIds::is_empty")]
+    module_ids: &'a ModuleIds,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+fn items<S: Serializer>(files: &[ManagedFile], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(files.iter().map(|file| Item {
+        path: &file.path,
+        sha256: file.sha256,
+        executable: file.executable,
+        module_ids: &file.module_ids,
+    }))
+}
+
+/// Writes a manifest.
+fn write(manifest: &TargetManifest, generated_at: &str, mut out: impl io::Write) -> io::Result<()> {
+    let document = Document {
+        schema_version: SCHEMA_VERSION,
+        generated_at,
+        tool: &manifest.target,
+        snapshot_id: manifest.snapshot_id.as_deref(),
+        managed_files: &manifest.files,
+        created_directories: &manifest.created.below,
+        created_above: manifest.created.above,
     };
-    let manifest = TargetManifest {
-        target: target.to_owned(),
-        snapshot_id: document.snapshot_id,
-        files,
-        created,
-        knows_directories,
-    };
-    Ok((manifest, warnings))
+    serde_json::to_writer_pretty(&mut out, &document)?;
+    out.write_all(b"\n")
 }
 
 /// The bytes of a manifest.
 pub fn render(manifest: &TargetManifest, generated_at: &str) -> Vec<u8> {
-    let item = |file: &ManagedFile| Item {
-        path: file.path.as_str().to_owned(),
-        sha256: file.sha256.to_string(),
-        executable: file.executable,
-        module_ids: file.module_ids.clone(),
-    };
-    let document = Document {
-        schema_version: SCHEMA_VERSION,
-        generated_at: generated_at.to_owned(),
-        tool: manifest.target.clone(),
-        snapshot_id: manifest.snapshot_id.clone(),
-        managed_files: manifest.files.iter().map(item).collect(),
-        created_directories: Some(
-            manifest.created.below.iter().map(|path| path.as_str().to_owned()).collect(),
-        ),
-        created_above: manifest.created.above,
-    };
-    let mut bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
-    bytes.push(b'\n');
+    let mut bytes = Vec::new();
+    // A list in memory takes everything.
+    let _ = write(manifest, generated_at, &mut bytes);
     bytes
 }

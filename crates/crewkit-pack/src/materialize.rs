@@ -1,15 +1,16 @@
 //! The files of each module with its overlays applied: read once per command, whatever number of targets use them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::env::Env;
 use crate::error::{PackError, Result};
 use crate::hash_cache::HashCache;
+use crate::ids::ModuleIds;
 use crate::manifest::{Module, ModuleType, SourceRef};
 use crate::overlay::{self, Overlays, baseline};
+use crate::scan::Base;
 use crate::source::resolve::Checkout;
 use crate::source::{self, LocalPlace, Upstream, resolve};
 use crate::tree::{self, Layer, TreeFile};
@@ -20,6 +21,8 @@ use crate::{module, parallel};
 pub struct Material {
     /// The module's id.
     pub id: String,
+    /// The same, as the list that manifests show with each of its files.
+    pub ids: ModuleIds,
     /// The module's type.
     pub kind: ModuleType,
     /// The targets it is restricted to.
@@ -34,7 +37,7 @@ pub struct Workshop<'a> {
     /// The surroundings.
     pub env: &'a Env,
     /// The config repo.
-    pub repo: &'a Path,
+    pub repo: &'a Base<'a>,
     /// The overlays that count.
     pub overlays: &'a Overlays,
     /// The checkouts of git modules.
@@ -85,8 +88,13 @@ impl Workshop<'_> {
         };
         module::check(module, &files, limits, self.cache).map_err(|error| named(error, module))?;
         let files = files.into_iter().map(Arc::new).collect();
-        let material =
-            Material { id: module.id.clone(), kind: module.kind, targets: module.targets.clone(), files };
+        let material = Material {
+            id: module.id.clone(),
+            ids: [module.id.as_str()].into_iter().collect(),
+            kind: module.kind,
+            targets: module.targets.clone(),
+            files,
+        };
         Ok((material, warnings))
     }
 

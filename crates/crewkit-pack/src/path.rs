@@ -8,11 +8,13 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::entry::{Observed, observe};
 use crate::fs::{Fs, Stat};
+use crate::text;
 
 /// Longest relative path, in bytes.
 pub const MAX_PATH_BYTES: usize = 3072;
@@ -20,8 +22,10 @@ pub const MAX_PATH_BYTES: usize = 3072;
 pub const MAX_NAME_BYTES: usize = 255;
 
 /// A relative path with `/` between its names: never empty, absolute, or leading upwards.
+///
+/// Shared, not copied: the same path stands in the plan, the request, the journal and the manifest of one deploy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RelPath(String);
+pub struct RelPath(Arc<str>);
 
 /// Why a text is not a [`RelPath`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,10 +64,10 @@ pub enum RelPathError {
 
 impl RelPath {
     /// Checks `text`.
-    pub fn new(text: impl Into<String>) -> Result<Self, RelPathError> {
-        let text = text.into();
-        check(&text)?;
-        Ok(Self(text))
+    pub fn new(text: impl AsRef<str>) -> Result<Self, RelPathError> {
+        let text = text.as_ref();
+        check(text)?;
+        Ok(Self(text.into()))
     }
 
     /// Checks a path of the operating system.
@@ -83,17 +87,17 @@ impl RelPath {
 
     /// The path in the form of the operating system.
     pub fn as_path(&self) -> &Path {
-        Path::new(&self.0)
+        Path::new(self.as_str())
     }
 
     /// The last name.
     pub fn name(&self) -> &str {
-        self.0.rsplit_once('/').map_or(self.0.as_str(), |(_, name)| name)
+        self.0.rsplit_once('/').map_or(self.as_str(), |(_, name)| name)
     }
 
     /// The directory it lies in; nothing when that is the root itself.
     pub fn parent(&self) -> Option<Self> {
-        self.0.rsplit_once('/').map(|(parent, _)| Self(parent.to_owned()))
+        self.0.rsplit_once('/').map(|(parent, _)| Self(parent.into()))
     }
 
     /// The names from the root down.
@@ -161,7 +165,7 @@ impl Serialize for RelPath {
 
 impl<'de> Deserialize<'de> for RelPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        text::parsed(deserializer, |text| Self::new(text))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What to do with each place: nothing, create, update, delete, or refuse. No file is touched here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crewkit_core::Code;
 
@@ -30,6 +30,14 @@ impl Op {
             Self::Create => "create",
             Self::Update(_) => "update",
             Self::Delete => "delete",
+        }
+    }
+
+    /// Whose file is updated, by its name in answers; nothing for the others.
+    pub const fn update_kind(self) -> Option<&'static str> {
+        match self {
+            Self::Update(owner) => Some(owner.update_kind()),
+            Self::Create | Self::Delete => None,
         }
     }
 }
@@ -130,8 +138,8 @@ const OPERATOR_MODULES: [&str; 10] = [
 ///
 /// Both commands wrote the same manifests, so a deploy used to delete what `bootstrap` had installed.
 pub fn is_foreign(file: &ManagedFile, has_module: impl Fn(&str) -> bool) -> bool {
-    match file.module_ids.as_slice() {
-        [id] => OPERATOR_MODULES.contains(&id.as_str()) && !has_module(id),
+    match (file.module_ids.get(0), file.module_ids.len()) {
+        (Some(id), 1) => OPERATOR_MODULES.contains(&id) && !has_module(id),
         _ => false,
     }
 }
@@ -146,16 +154,12 @@ impl RootState {
 }
 
 /// One change of a plan.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Index of the root.
     pub root: usize,
-    /// Its target.
-    pub target: TargetKind,
     /// Where, below the root.
     pub path: RelPath,
-    /// Where, absolute.
-    pub place: PathBuf,
     /// What happens.
     pub op: Op,
     /// Why.
@@ -178,10 +182,21 @@ pub struct Summary {
 }
 
 /// All changes, by target and path.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// The roots that changes lie below.
+    pub roots: Vec<PlanRoot>,
     /// The changes.
     pub changes: Vec<Change>,
+}
+
+/// A root of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanRoot {
+    /// The target it belongs to.
+    pub target: TargetKind,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 impl Plan {
@@ -202,11 +217,35 @@ impl Plan {
                 changes.extend(change(index, root, path, decide(None, *found, true), *found)?);
             }
         }
+        let root = |root: &DesiredRoot| PlanRoot { target: root.target, path: root.path.clone() };
+        let roots: Vec<PlanRoot> = desired.roots.iter().map(root).collect();
         // By what people see, which interleaves roots that lie in each other.
+        let starts: Vec<String> = roots.iter().map(|root| format!("{}/", root.path.display())).collect();
         changes.sort_by(|a, b| {
-            (a.target.name(), a.place.as_os_str()).cmp(&(b.target.name(), b.place.as_os_str()))
+            if a.root == b.root {
+                return a.path.cmp(&b.path);
+            }
+            let target = |change: &Change| roots.get(change.root).map(|root| root.target.name());
+            let (one, other) = (&starts[a.root], &starts[b.root]);
+            target(a).cmp(&target(b)).then_with(|| {
+                if one.starts_with(other.as_str()) || other.starts_with(one.as_str()) {
+                    place(&roots, a).as_os_str().cmp(place(&roots, b).as_os_str())
+                } else {
+                    one.cmp(other)
+                }
+            })
         });
-        Ok(Self { changes })
+        Ok(Self { roots, changes })
+    }
+
+    /// The target a change belongs to.
+    pub fn target(&self, change: &Change) -> &'static str {
+        self.roots.get(change.root).map_or("", |root| root.target.name())
+    }
+
+    /// Where a change happens, absolute.
+    pub fn place(&self, change: &Change) -> PathBuf {
+        place(&self.roots, change)
     }
 
     /// How many files appear, change and go.
@@ -223,11 +262,9 @@ impl Plan {
     }
 
     /// The files of the user that would be overwritten.
-    pub fn adoptions(&self) -> impl Iterator<Item = &Path> {
-        self.changes
-            .iter()
-            .filter(|change| change.op == Op::Update(Owner::User))
-            .map(|change| change.place.as_path())
+    pub fn adoptions(&self) -> impl Iterator<Item = PathBuf> {
+        let adopted = self.changes.iter().filter(|change| change.op == Op::Update(Owner::User));
+        adopted.map(|change| self.place(change))
     }
 
     /// A hash of everything that applying the plan would do; `binding` is what it was asked for.
@@ -239,8 +276,8 @@ impl Plan {
         };
         add(binding);
         for change in &self.changes {
-            add(change.target.name());
-            add(&change.place.to_string_lossy());
+            add(self.target(change));
+            add(&self.place(change).to_string_lossy());
             add(change.op.name());
             add(change.reason);
             add(&change
@@ -254,13 +291,17 @@ impl Plan {
                 add(file.path.as_str());
                 add(&file.sha256.to_string());
                 add(if file.executable { "x" } else { "" });
-                for id in desired.module_ids(file) {
-                    add(&id);
+                for id in desired.module_ids(file).iter() {
+                    add(id);
                 }
             }
         }
         hasher.finish()
     }
+}
+
+fn place(roots: &[PlanRoot], change: &Change) -> PathBuf {
+    roots.get(change.root).map_or_else(PathBuf::new, |root| root.path.join(change.path.as_path()))
 }
 
 fn change(
@@ -270,21 +311,18 @@ fn change(
     decision: Decision,
     found: Observed,
 ) -> Result<Option<Change>> {
-    let place = || root.path.join(path.as_path());
     match decision {
         Decision::Keep => Ok(None),
         Decision::Change(op, reason) => Ok(Some(Change {
             root: index,
-            target: root.target,
             path: path.clone(),
-            place: place(),
             op,
             reason,
             before: found.entry(),
             after: None,
         })),
         Decision::Refuse(what) => {
-            let shown = place().display().to_string();
+            let shown = root.path.join(path.as_path()).display().to_string();
             Err(PackError::new(
                 Code::TargetNotAFile,
                 format!(
@@ -309,8 +347,8 @@ pub fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootStat
             && listed
                 .module_ids
                 .iter()
-                .zip(&file.modules)
-                .all(|(id, index)| desired.modules.get(*index).is_some_and(|module| module.id == *id))
+                .zip(&*file.modules)
+                .all(|(id, index)| desired.modules.get(*index).is_some_and(|module| module.id == id))
     };
     match &state.manifest {
         None => !root.files.is_empty(),

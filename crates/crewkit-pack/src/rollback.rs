@@ -16,6 +16,7 @@ use crate::entry::{Entry, EntryKind, Observed};
 use crate::fs::{Fs, found};
 use crate::hash::Digest;
 use crate::home::{Locked, StateHome};
+use crate::ids::ModuleIds;
 use crate::legacy::{Copy, LegacyDir, LegacySnapshot, below_root};
 use crate::managed::{self, ManagedFile, TargetManifest};
 use crate::path::{RelPath, RootDir};
@@ -319,7 +320,7 @@ fn return_to_legacy<F: Fs>(
         // What 0.9.1 did not record is taken from what is known by now, if it is the same file.
         let (executable, module_ids) = match known {
             Some(known) if known.sha256 == file.sha256 => (known.executable, known.module_ids.clone()),
-            _ => (false, Vec::new()),
+            _ => (false, ModuleIds::default()),
         };
         scopes[index].unmanaged.remove(&path);
         scopes[index]

@@ -18,7 +18,7 @@ use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
 use crate::fs::{FileKind, Stat};
 use crate::hash::Digest;
-use crate::hash_cache::HashCache;
+use crate::hash_cache::{HashCache, Names};
 use crate::path::RelPath;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -26,25 +26,43 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 
 /// Something met on a walk.
 pub(crate) struct Item<'a> {
+    /// An open directory it is below.
     dir: BorrowedFd<'a>,
-    name: &'a CStr,
+    /// Where it is, relative to `dir`.
+    below: Below<'a>,
     /// Where it is, relative to the start.
-    pub(crate) path: Cow<'a, str>,
+    pub(crate) path: &'a str,
     /// Whether `path` is the name itself and not an approximation of a name that is not UTF-8.
     pub(crate) utf8: bool,
     /// What it is.
     pub(crate) kind: FileKind,
 }
 
+/// A place below an open directory.
+#[derive(Clone, Copy)]
+enum Below<'a> {
+    /// A name in it, whatever its bytes.
+    Name(&'a CStr),
+    /// A path of several names.
+    Path(&'a str),
+}
+
 impl Item<'_> {
     /// What `stat` says about it.
     pub(crate) fn stat(&self) -> io::Result<Stat> {
-        Ok(stat_from(&sys::statat(self.dir, self.name, AtFlags::SYMLINK_NOFOLLOW)?))
+        let stat = match self.below {
+            Below::Name(name) => sys::statat(self.dir, name, AtFlags::SYMLINK_NOFOLLOW),
+            Below::Path(path) => sys::statat(self.dir, path, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        Ok(stat_from(&stat?))
     }
 
     /// Opens it for reading.
     pub(crate) fn open(&self) -> io::Result<File> {
-        open_regular(self.dir, self.name)
+        Ok(File::from(match self.below {
+            Below::Name(name) => retry_on_intr(|| sys::openat(self.dir, name, READ, Mode::empty()))?,
+            Below::Path(path) => open_without_links(self.dir, path, READ)?,
+        }))
     }
 }
 
@@ -65,22 +83,29 @@ pub(crate) fn walk(
     limits: &Limits,
     visit: impl FnMut(&Item<'_>) -> Result<Next>,
 ) -> Result<bool> {
-    match open_dir(start) {
-        Ok(dir) => walk_open(dir, start, limits, visit).map(|()| true),
+    let opened = open_dir(start).and_then(|dir| Ok((stat_of(&dir)?, dir)));
+    match opened {
+        Ok((found, dir)) => walk_open(dir, &found, start, limits, None, visit).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(PackError::io("open directory", start, error)),
     }
 }
 
-/// [`walk`] from a directory that is open already; `start` is for messages.
+/// [`walk`] from a directory that is open already; `start` is for messages. Names that `cache` knows are not read.
 pub(crate) fn walk_open(
     dir: OwnedFd,
+    found: &Stat,
     start: &Path,
     limits: &Limits,
+    cache: Option<&HashCache>,
     mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
 ) -> Result<()> {
-    let mut walk = Walk { start, depth: limits.pack_tree_depth, visit: &mut visit, path: String::new() };
-    walk.directory(dir, 0)
+    let mut walk =
+        Walk { start, depth: limits.pack_tree_depth, cache, visit: &mut visit, path: String::new() };
+    match cache.and_then(|cache| cache.names(found)) {
+        Some(names) => walk.known(Handle { dir: dir.as_fd(), length: 0 }, &names, 0),
+        None => walk.unknown(dir, found, 0),
+    }
 }
 
 /// Opens a file or directory for reading, following links.
@@ -91,44 +116,131 @@ pub(crate) fn open_any(path: &Path) -> io::Result<(OwnedFd, Stat)> {
     Ok((fd, stat))
 }
 
-/// Opens a file or directory below `root`; links are followed as long as they stay below it.
-///
-/// What leads outside is [`io::ErrorKind::CrossesDevices`].
-pub(crate) fn open_beneath(root: &Path, path: &str) -> io::Result<(OwnedFd, Stat)> {
-    let path = if path.is_empty() { "." } else { path };
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::ResolveFlags;
-        let dir = open_dir(root)?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        for _ in 0..64 {
-            match retry_on_intr(|| sys::openat2(&dir, path, flags, Mode::empty(), resolve)) {
-                // A rename elsewhere kept the kernel from being sure; it asks for another try.
-                Err(Errno::AGAIN) => {}
-                Err(Errno::NOSYS | Errno::PERM) => break,
-                opened => {
-                    let fd = opened?;
-                    let stat = stat_of(&fd)?;
-                    return Ok((fd, stat));
+/// A directory below which sources lie.
+#[derive(Debug)]
+pub struct Base<'a> {
+    path: &'a Path,
+    dir: OwnedFd,
+}
+
+impl<'a> Base<'a> {
+    /// Opens the directory at `path`.
+    pub(crate) fn open(path: &'a Path) -> io::Result<Self> {
+        Ok(Self { path, dir: open_dir(path)? })
+    }
+
+    /// Opens the config repo.
+    pub(crate) fn of_repo(path: &'a Path) -> Result<Self> {
+        Self::open(path).map_err(|error| PackError::io("open directory", path, error))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Opens a file or directory below it; links are followed as long as they stay below it.
+    ///
+    /// What leads outside is [`io::ErrorKind::CrossesDevices`].
+    pub(crate) fn open_beneath(&self, path: &str) -> io::Result<(OwnedFd, Stat)> {
+        let path = if path.is_empty() { "." } else { path };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = match open_by_kernel(self.dir.as_fd(), path, flags, Links::Beneath)? {
+            Some(fd) => fd,
+            None => {
+                let real = std::fs::canonicalize(self.path.join(path))?;
+                if !real.starts_with(std::fs::canonicalize(self.path)?) {
+                    return Err(Errno::XDEV.into());
                 }
+                retry_on_intr(|| sys::open(&real, flags, Mode::empty()))?
             }
+        };
+        let stat = stat_of(&fd)?;
+        Ok((fd, stat))
+    }
+}
+
+/// Which links are followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// Those that stay below the directory.
+    Beneath,
+    /// None.
+    Never,
+}
+
+/// Opens what is at `path` below `dir`; nothing when this kernel cannot make sure that it is below.
+#[cfg(target_os = "linux")]
+fn open_by_kernel(
+    dir: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    links: Links,
+) -> rustix::io::Result<Option<OwnedFd>> {
+    use rustix::fs::ResolveFlags;
+    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    if links == Links::Never {
+        resolve |= ResolveFlags::NO_SYMLINKS;
+    }
+    for _ in 0..64 {
+        match retry_on_intr(|| sys::openat2(dir, path, flags, Mode::empty(), resolve)) {
+            // A rename elsewhere kept the kernel from being sure; it asks for another try.
+            Err(Errno::AGAIN) => {}
+            Err(Errno::NOSYS | Errno::PERM) => break,
+            opened => return opened.map(Some),
         }
     }
-    let real = std::fs::canonicalize(root.join(path))?;
-    if !real.starts_with(std::fs::canonicalize(root)?) {
-        return Err(Errno::XDEV.into());
+    Ok(None)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_by_kernel(_: BorrowedFd<'_>, _: &str, _: OFlags, _: Links) -> rustix::io::Result<Option<OwnedFd>> {
+    Ok(None)
+}
+
+/// Opens what is at `path` below `dir`, following no link on the way.
+fn open_without_links(dir: BorrowedFd<'_>, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    if let Some(fd) = open_by_kernel(dir, path, flags, Links::Never)? {
+        return Ok(fd);
     }
-    let fd = retry_on_intr(|| sys::open(&real, flags, Mode::empty()))?;
-    let stat = stat_of(&fd)?;
-    Ok((fd, stat))
+    let step = |dir: BorrowedFd<'_>, name: &str, flags: OFlags| {
+        retry_on_intr(|| sys::openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty()))
+    };
+    let mut names = path.split('/').peekable();
+    let mut above: Option<OwnedFd> = None;
+    loop {
+        let name = names.next().unwrap_or_default();
+        let from = above.as_ref().map_or(dir, AsFd::as_fd);
+        if names.peek().is_none() {
+            return step(from, name, flags);
+        }
+        above = Some(step(from, name, DIRECTORY)?);
+    }
 }
 
 struct Walk<'a, V> {
     start: &'a Path,
     depth: u64,
+    cache: Option<&'a HashCache>,
     visit: &'a mut V,
+    /// Where the walk is, relative to the start.
     path: String,
+}
+
+/// An open directory that the walk is in or below.
+#[derive(Clone, Copy)]
+struct Handle<'a> {
+    dir: BorrowedFd<'a>,
+    /// Length of its path.
+    length: usize,
+}
+
+impl Handle<'_> {
+    /// What follows the path of the open directory.
+    fn below<'p>(&self, path: &'p str) -> &'p str {
+        let from = if self.length == 0 { 0 } else { self.length + 1 };
+        path.get(from..).unwrap_or_default()
+    }
 }
 
 impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
@@ -136,10 +248,43 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
         PackError::io("read directory", &self.start.join(&self.path), error.into())
     }
 
-    fn directory(&mut self, fd: OwnedFd, level: u64) -> Result<()> {
+    /// Goes from the directory of length `base` to `name` in it.
+    fn go(&mut self, base: usize, name: &str) {
+        self.path.truncate(base);
+        if base > 0 {
+            self.path.push('/');
+        }
+        self.path.push_str(name);
+    }
+
+    /// A directory whose names are known: nothing is opened, `handle` is the nearest open one.
+    fn known(&mut self, handle: Handle<'_>, names: &Names, level: u64) -> Result<()> {
+        let base = self.path.len();
+        let mut below = Vec::new();
+        for (kind, name) in names.iter() {
+            self.go(base, name);
+            let at = Below::Path(handle.below(&self.path));
+            let item = Item { dir: handle.dir, below: at, path: &self.path, utf8: true, kind };
+            if (self.visit)(&item)? == Next::Descend && kind == FileKind::Directory {
+                below.push(name);
+            }
+        }
+        for name in below {
+            self.go(base, name);
+            self.descend(handle, level)?;
+        }
+        self.path.truncate(base);
+        Ok(())
+    }
+
+    /// A directory whose names have to be read.
+    fn unknown(&mut self, fd: OwnedFd, stat: &Stat, level: u64) -> Result<()> {
+        let cache = self.cache.filter(|cache| cache.may_keep_names(stat, &fd));
         let mut dir = Dir::new(fd).map_err(|error| self.fail(error))?;
         let base = self.path.len();
         let mut below = Vec::new();
+        let mut names = Vec::new();
+        let mut all_utf8 = true;
         while let Some(entry) = dir.read() {
             let entry = entry.map_err(|error| self.fail(error))?;
             let name = entry.file_name();
@@ -147,11 +292,7 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
                 continue;
             }
             let shown = name.to_string_lossy();
-            self.path.truncate(base);
-            if base > 0 {
-                self.path.push('/');
-            }
-            self.path.push_str(&shown);
+            self.go(base, &shown);
             let handle = dir.fd().map_err(|error| self.fail(error))?;
             let kind = match entry.file_type() {
                 FileType::Unknown => match sys::statat(handle, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -163,53 +304,87 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
                 known => kind_from(known),
             };
             let utf8 = matches!(shown, Cow::Borrowed(_));
-            let item = Item { dir: handle, name, path: Cow::Borrowed(&self.path), utf8, kind };
+            let item = Item { dir: handle, below: Below::Name(name), path: &self.path, utf8, kind };
             let next = (self.visit)(&item)?;
             if kind == FileKind::Directory && next == Next::Descend {
-                below.push((name.to_owned(), shown.into_owned()));
+                below.push((name.to_owned(), shown.clone().into_owned()));
+            }
+            all_utf8 &= utf8;
+            if cache.is_some() {
+                names.push((kind, shown.into_owned()));
             }
         }
+        let handle = dir.fd().map_err(|error| self.fail(error))?;
+        if let Some(cache) = cache
+            && all_utf8
+            && stat_of(handle).is_ok_and(|after| after == *stat)
+        {
+            cache.keep_names(stat, names.iter().map(|(kind, name)| (*kind, name.as_str())).collect());
+        }
         for (name, shown) in below {
-            self.path.truncate(base);
-            if base > 0 {
-                self.path.push('/');
+            self.go(base, &shown);
+            if all_utf8 {
+                self.descend(Handle { dir: handle, length: base }, level)?;
+                continue;
             }
-            self.path.push_str(&shown);
-            if level >= self.depth {
-                let place = self.start.join(&self.path);
-                return Err(PackError::new(
-                    Code::IoInvalidPath,
-                    format!(
-                        "{} is nested deeper than pack_tree_depth ({}) allows",
-                        place.display(),
-                        self.depth
-                    ),
-                )
-                .detail("path", place.display().to_string()));
-            }
-            let handle = dir.fd().map_err(|error| self.fail(error))?;
-            let fd = retry_on_intr(|| {
-                sys::openat(handle, name.as_c_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
-            });
-            match fd {
-                Ok(fd) => self.directory(fd, level + 1)?,
-                Err(Errno::NOENT) => {}
+            self.check_depth(level)?;
+            let flags = DIRECTORY | OFlags::NOFOLLOW;
+            let opened = retry_on_intr(|| sys::openat(handle, name.as_c_str(), flags, Mode::empty()));
+            match opened.map_err(io::Error::from).and_then(|fd| Ok((stat_of(&fd)?, fd))) {
+                Ok((stat, fd)) => self.unknown(fd, &stat, level + 1)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(self.fail(error)),
             }
         }
         self.path.truncate(base);
         Ok(())
     }
+
+    /// Goes into the directory at the walk's path.
+    fn descend(&mut self, handle: Handle<'_>, level: u64) -> Result<()> {
+        self.check_depth(level)?;
+        let below = handle.below(&self.path);
+        if let Some(cache) = self.cache {
+            let stat = match sys::statat(handle.dir, below, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat_from(&stat),
+                Err(Errno::NOENT) => return Ok(()),
+                Err(error) => return Err(self.fail(error)),
+            };
+            if stat.kind == FileKind::Directory
+                && let Some(names) = cache.names(&stat)
+            {
+                return self.known(handle, &names, level + 1);
+            }
+        }
+        let opened = open_without_links(handle.dir, below, DIRECTORY).map_err(io::Error::from);
+        match opened.and_then(|fd| Ok((stat_of(&fd)?, fd))) {
+            Ok((stat, fd)) => self.unknown(fd, &stat, level + 1),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    fn check_depth(&self, level: u64) -> Result<()> {
+        if level < self.depth {
+            return Ok(());
+        }
+        let place = self.start.join(&self.path);
+        Err(PackError::new(
+            Code::IoInvalidPath,
+            format!("{} is nested deeper than pack_tree_depth ({}) allows", place.display(), self.depth),
+        )
+        .detail("path", place.display().to_string()))
+    }
 }
 
-/// What is at each of `paths` below `root`; `paths` should be sorted, so that each directory is opened once.
+/// What is at each of `paths` below `root`; `paths` should be sorted, so that each directory is looked at once.
 pub(crate) fn observe<'a>(
     root: &Path,
     paths: impl IntoIterator<Item = &'a RelPath>,
     cache: &HashCache,
 ) -> Result<Vec<Observed>> {
     let mut prober = match open_dir(root) {
-        Ok(fd) => Prober { root, dirs: vec![Level { end: 0, fd: Some(fd) }], at: String::new() },
+        Ok(dir) => Prober { root, dir, levels: Vec::new(), at: String::new() },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(paths.into_iter().map(|_| Observed::Absent).collect());
         }
@@ -221,30 +396,31 @@ pub(crate) fn observe<'a>(
     paths.into_iter().map(|path| prober.observe(path, cache)).collect()
 }
 
-/// A stack of open directories that follows a sorted list of paths.
+/// Looks at sorted paths below a root. Directories are looked at, not opened: that a link took the place of one since
+/// can make a look wrong, but nothing is read through it, and a transaction looks again through open directories.
 struct Prober<'a> {
     root: &'a Path,
-    dirs: Vec<Level>,
-    /// The directory the top of the stack stands for.
+    dir: OwnedFd,
+    /// The directories on the way to `at`, from the top.
+    levels: Vec<Level>,
     at: String,
 }
 
 struct Level {
     /// Length of its path.
     end: usize,
-    /// Nothing when the directory does not exist.
-    fd: Option<OwnedFd>,
+    exists: bool,
 }
 
 impl Prober<'_> {
     fn observe(&mut self, path: &RelPath, cache: &HashCache) -> Result<Observed> {
         let parent = path.as_str().rsplit_once('/').map_or("", |(parent, _)| parent);
         self.enter(parent)?;
-        let Some(dir) = self.dirs.last().and_then(|level| level.fd.as_ref()) else {
+        if self.levels.last().is_some_and(|level| !level.exists) {
             return Ok(Observed::Absent);
-        };
+        }
         let fail = |error: io::Error| PackError::io("read", &self.root.join(path.as_path()), error);
-        let stat = match sys::statat(dir, path.name(), AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match sys::statat(&self.dir, path.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat_from(&stat),
             Err(Errno::NOENT) => return Ok(Observed::Absent),
             Err(error) => return Err(fail(error.into())),
@@ -253,61 +429,53 @@ impl Prober<'_> {
             FileKind::Directory => Observed::Directory,
             FileKind::Special => Observed::Special,
             FileKind::Symlink => {
-                let text =
-                    sys::readlinkat(dir, path.name(), Vec::new()).map_err(|error| fail(error.into()))?;
+                let text = sys::readlinkat(&self.dir, path.as_str(), Vec::new());
+                let text = text.map_err(|error| fail(error.into()))?;
                 let sha256 = Digest::of(text.to_bytes());
                 Observed::Entry(Entry { sha256, kind: EntryKind::Symlink })
             }
             FileKind::File => {
-                let known = cache
-                    .hash(&stat, || {
-                        let fd = retry_on_intr(|| sys::openat(dir, path.name(), READ, Mode::empty()))?;
-                        Ok(File::from(fd))
-                    })
-                    .map_err(fail)?;
+                let open = || Ok(File::from(open_without_links(self.dir.as_fd(), path.as_str(), READ)?));
+                let known = cache.hash(&stat, open).map_err(fail)?;
                 Observed::Entry(Entry { sha256: known.sha256, kind: EntryKind::file(stat.executable) })
             }
         })
     }
 
+    /// Makes sure that `parent` and what is above it are directories, or that they are missing.
     fn enter(&mut self, parent: &str) -> Result<()> {
         if self.at == parent {
             return Ok(());
         }
-        // Keep what both have in common; the root itself always stays.
-        while let Some(level) = self.dirs.last()
-            && level.end > 0
+        // Keep what both have in common.
+        while let Some(level) = self.levels.last()
             && !is_below(parent, self.at.get(..level.end).unwrap_or_default())
         {
-            self.dirs.pop();
+            self.levels.pop();
         }
-        let mut end = self.dirs.last().map_or(0, |level| level.end);
         self.at.clear();
         self.at.push_str(parent);
+        let mut end = self.levels.last().map_or(0, |level| level.end);
         while end < parent.len() {
             let from = if end == 0 { 0 } else { end + 1 };
             let rest = parent.get(from..).unwrap_or_default();
-            let name = rest.split('/').next().unwrap_or_default();
-            end = from + name.len();
-            let fd = match self.dirs.last().and_then(|level| level.fd.as_ref()) {
-                Some(dir) => self.step(dir, name, parent.get(..end).unwrap_or_default())?,
-                None => None,
-            };
-            self.dirs.push(Level { end, fd });
+            end = from + rest.split('/').next().unwrap_or_default().len();
+            let above = self.levels.last().is_none_or(|level| level.exists);
+            let exists = above && self.is_directory(parent.get(..end).unwrap_or_default())?;
+            self.levels.push(Level { end, exists });
         }
         Ok(())
     }
 
-    fn step(&self, dir: &OwnedFd, name: &str, path: &str) -> Result<Option<OwnedFd>> {
+    fn is_directory(&self, path: &str) -> Result<bool> {
         let place = || self.root.join(path);
-        match retry_on_intr(|| sys::openat(dir, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())) {
-            Ok(fd) => Ok(Some(fd)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                let is_link = sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
-                    .is_ok_and(|stat| kind_of(stat.st_mode) == FileKind::Symlink);
-                Err(if is_link { escape(self.root, &place()) } else { not_a_directory(&place()) })
-            }
+        match sys::statat(&self.dir, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => match kind_of(stat.st_mode) {
+                FileKind::Directory => Ok(true),
+                FileKind::Symlink => Err(escape(self.root, &place())),
+                FileKind::File | FileKind::Special => Err(not_a_directory(&place())),
+            },
+            Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(PackError::io("open directory", &place(), error.into())),
         }
     }
@@ -336,11 +504,6 @@ pub(crate) fn not_a_directory(place: &Path) -> PackError {
 
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(retry_on_intr(|| sys::open(path, DIRECTORY, Mode::empty()))?)
-}
-
-/// Opens a file below `dir`, refusing what is not a regular file.
-fn open_regular(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
-    Ok(File::from(retry_on_intr(|| sys::openat(dir, name, READ, Mode::empty()))?))
 }
 
 /// What `stat` says about an open file.
@@ -376,7 +539,7 @@ fn stat_from(stat: &sys::Stat) -> Stat {
 
 /// Whether times on the file system of `file` come from this machine's clock.
 #[cfg(target_os = "linux")]
-pub(crate) fn has_local_clock(file: &File) -> bool {
+pub(crate) fn has_local_clock(file: impl AsFd) -> bool {
     // Magic numbers of statfs(2): ext2/3/4, XFS, Btrfs, tmpfs, overlayfs, F2FS, bcachefs, ZFS.
     const LOCAL: [i64; 8] =
         [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0xF2F5_2010, 0xCA45_1A4E, 0x2FC1_2FC1];
@@ -386,7 +549,7 @@ pub(crate) fn has_local_clock(file: &File) -> bool {
 
 /// Elsewhere nothing is known, so nothing is remembered.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn has_local_clock(_file: &File) -> bool {
+pub(crate) fn has_local_clock(_file: impl AsFd) -> bool {
     false
 }
 
@@ -439,5 +602,90 @@ mod tests {
         assert_eq!(observed(&root, "file-link").unwrap().entry().unwrap().kind, EntryKind::Symlink);
         assert_eq!(observed(&dir.path().join("none"), "f").unwrap(), Observed::Absent);
         assert_eq!(observed(&real.join("f"), "f").unwrap_err().code(), Code::TargetNotAFile);
+    }
+
+    /// The files below `root` as a walk with `cache` shows them.
+    fn walked(root: &Path, cache: &HashCache) -> Vec<String> {
+        let (fd, stat) = open_any(root).unwrap();
+        let mut seen = Vec::new();
+        walk_open(fd, &stat, root, &Limits::default(), Some(cache), |item| {
+            if item.kind == FileKind::Directory {
+                return Ok(Next::Descend);
+            }
+            let mut text = String::new();
+            if item.kind == FileKind::File {
+                assert_eq!(item.stat().unwrap().kind, FileKind::File);
+                io::Read::read_to_string(&mut item.open().unwrap(), &mut text).unwrap();
+            }
+            seen.push(format!("{} {:?} {text}", item.path, item.kind));
+            Ok(Next::Skip)
+        })
+        .unwrap();
+        seen.sort();
+        seen
+    }
+
+    #[test]
+    fn remembered_names_are_used_and_never_outlive_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for path in ["a", "b/c", "b/d/e", "x/y/z"] {
+            std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            std::fs::write(root.join(path), path).unwrap();
+        }
+        // A clock a minute ahead: everything counts as settled.
+        let ahead = || SystemTime::now() + std::time::Duration::from_mins(1);
+        let cache = HashCache::in_memory(Arc::new(ahead));
+        let first = walked(root, &cache);
+        assert_eq!(first, ["a File a", "b/c File b/c", "b/d/e File b/d/e", "x/y/z File x/y/z"]);
+        let stat = |path: &str| open_any(&root.join(path)).unwrap().1;
+        for path in ["", "b", "b/d", "x", "x/y"] {
+            assert!(cache.names(&stat(path)).is_some(), "the names in `{path}` are remembered");
+        }
+        assert_eq!(walked(root, &cache), first);
+
+        let changes: [(&str, &dyn Fn()); 6] = [
+            ("added", &|| std::fs::write(root.join("b/d/new"), "n").unwrap()),
+            ("removed", &|| std::fs::remove_file(root.join("b/c")).unwrap()),
+            ("renamed", &|| std::fs::rename(root.join("x/y/z"), root.join("x/y/w")).unwrap()),
+            ("another kind", &|| {
+                std::fs::remove_file(root.join("a")).unwrap();
+                std::fs::create_dir(root.join("a")).unwrap();
+            }),
+            ("a link for a directory", &|| {
+                std::fs::rename(root.join("x"), root.join("moved")).unwrap();
+                symlink("moved", root.join("x")).unwrap();
+            }),
+            ("content alone", &|| std::fs::write(root.join("b/d/e"), "other").unwrap()),
+        ];
+        for (what, change) in changes {
+            change();
+            let fresh = HashCache::in_memory(Arc::new(SystemTime::now));
+            assert_eq!(walked(root, &cache), walked(root, &fresh), "{what}");
+            assert_eq!(walked(root, &cache), walked(root, &fresh), "{what}, and again");
+        }
+    }
+
+    #[test]
+    fn a_directory_changed_within_the_clock_tick_is_not_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "a").unwrap();
+        let stat = open_any(dir.path()).unwrap().1;
+        let changed =
+            SystemTime::UNIX_EPOCH + std::time::Duration::from_nanos(u64::try_from(stat.changed).unwrap());
+        let cache = HashCache::in_memory(Arc::new(move || changed + std::time::Duration::from_millis(50)));
+        walked(dir.path(), &cache);
+        assert_eq!(cache.names(&stat), None);
+    }
+
+    #[test]
+    fn nothing_is_opened_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("real/sub")).unwrap();
+        std::fs::write(dir.path().join("real/sub/f"), "x").unwrap();
+        symlink("real", dir.path().join("link")).unwrap();
+        let handle = open_dir(dir.path()).unwrap();
+        assert!(open_without_links(handle.as_fd(), "real/sub/f", READ).is_ok());
+        assert!(open_without_links(handle.as_fd(), "link/sub/f", READ).is_err());
     }
 }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::entry::{Entry, read_all};
 use crate::fs::Fs;
 use crate::hash::Digest;
+use crate::ids::ModuleIds;
 use crate::managed::ManagedFile;
 use crate::path::RelPath;
 use crate::transaction::{Project, SnapshotKind};
@@ -108,8 +109,8 @@ pub struct WasManaged {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
     /// The modules it came from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub module_ids: Vec<String>,
+    #[serde(default, skip_serializing_if = "ModuleIds::is_empty")]
+    pub module_ids: ModuleIds,
 }
 
 impl From<&ManagedFile> for WasManaged {

@@ -35,6 +35,9 @@ pub struct Holder {
     pub command: String,
     /// Since when.
     pub since: String,
+    /// How many commands had the lock before and including this one, as far as is known.
+    #[serde(default)]
+    pub turn: u64,
 }
 
 impl fmt::Display for Holder {
@@ -50,6 +53,7 @@ impl fmt::Display for Holder {
 #[derive(Debug)]
 pub struct StateLock {
     file: std::os::fd::OwnedFd,
+    turn: u64,
 }
 
 /// Why the lock was not taken.
@@ -78,9 +82,22 @@ impl StateLock {
                 Err(error) => return Err(LockError::Io(error.into())),
             }
         }
-        let lock = Self { file };
+        let turn = read_holder(&file).turn + 1;
+        let lock = Self { file, turn };
         lock.introduce(request);
         Ok(lock)
+    }
+
+    /// The turn of whoever had the lock at `path` last; 0 when nobody had it yet.
+    pub fn last_turn(path: &Path) -> u64 {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let open = || rustix::fs::open(path, flags, Mode::empty());
+        rustix::io::retry_on_intr(open).map_or(0, |file| read_holder(&file).turn)
+    }
+
+    /// Whether nobody else had the lock since [`last_turn`](Self::last_turn) said `turn`.
+    pub fn follows(&self, turn: u64) -> bool {
+        self.turn == turn + 1
     }
 
     /// Leaves a note for those who wait; a disk too full for it is no reason to stop.
@@ -89,6 +106,7 @@ impl StateLock {
             pid: std::process::id(),
             command: request.command.clone(),
             since: request.since.to_string(),
+            turn: self.turn,
         };
         if let Ok(note) = serde_json::to_vec(&holder) {
             let _ = rustix::fs::ftruncate(&self.file, 0);
@@ -108,7 +126,7 @@ impl Drop for StateLock {
 fn read_holder(file: &std::os::fd::OwnedFd) -> Holder {
     let mut note = vec![0; 4096];
     let length = rustix::io::pread(file, &mut note, 0).unwrap_or(0);
-    let unknown = Holder { pid: 0, command: String::new(), since: String::new() };
+    let unknown = Holder { pid: 0, command: String::new(), since: String::new(), turn: 0 };
     serde_json::from_slice(&note[..length]).unwrap_or(unknown)
 }
 
@@ -135,6 +153,21 @@ mod tests {
         );
         drop(first);
         StateLock::acquire(&path, &request("rollback")).unwrap();
+    }
+
+    #[test]
+    fn it_knows_whether_somebody_came_in_between() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let before = StateLock::last_turn(&path);
+        assert!(StateLock::acquire(&path, &request("first")).unwrap().follows(before));
+        let before = StateLock::last_turn(&path);
+        drop(StateLock::acquire(&path, &request("in between")).unwrap());
+        assert!(!StateLock::acquire(&path, &request("second")).unwrap().follows(before));
+        // A note that was lost, as when its writer was killed, must not look like the turn before.
+        let before = StateLock::last_turn(&path);
+        std::fs::write(&path, "").unwrap();
+        assert!(!StateLock::acquire(&path, &request("third")).unwrap().follows(before));
     }
 
     #[test]

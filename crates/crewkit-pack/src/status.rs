@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::fs::FileKind;
 use crate::hash::Digest;
 use crate::hash_cache::HashCache;
+use crate::ids::ModuleIds;
 use crate::managed;
 use crate::path::RelPath;
 use crate::plan::{RootState, is_satisfied};
@@ -62,7 +63,7 @@ pub struct Drift {
     /// The content that is there.
     pub actual: Option<Digest>,
     /// The modules it comes from.
-    pub module_ids: Vec<String>,
+    pub module_ids: ModuleIds,
 }
 
 /// Counts by kind.
@@ -157,8 +158,8 @@ fn known_places(index: usize, desired: &Desired, root: &DesiredRoot, state: &Roo
     for (path, found) in &state.undesired {
         if let Observed::Entry(found) = found {
             let listed = state.manifest.iter().flat_map(|manifest| &manifest.files);
-            let module_ids =
-                listed.filter(|file| file.path == *path).flat_map(|file| file.module_ids.clone()).collect();
+            let mut listed = listed.filter(|file| file.path == *path);
+            let module_ids = listed.next().map(|file| file.module_ids.clone()).unwrap_or_default();
             let item = Drift {
                 root: index,
                 place: root.path.join(path.as_path()),
@@ -208,11 +209,10 @@ fn extra_files(
     scan::walk(&root.path, limits, |item| {
         let name = item.path.rsplit('/').next().unwrap_or_default();
         if item.kind == FileKind::Directory {
-            let foreign =
-                matches!(name, ".git" | ".agentpack") || inner.contains(Path::new(item.path.as_ref()));
+            let foreign = matches!(name, ".git" | ".agentpack") || inner.contains(Path::new(item.path));
             return Ok(if foreign { Next::Skip } else { Next::Descend });
         }
-        if managed::is_manifest_name(name) || wanted(&item.path) || managed(&item.path) {
+        if managed::is_manifest_name(name) || wanted(item.path) || managed(item.path) {
             return Ok(Next::Skip);
         }
         // An unreadable file of the user's is still an extra one, and no reason to fail.
@@ -222,11 +222,11 @@ fn extra_files(
         };
         extras.push(Drift {
             root: index,
-            place: root.path.join(item.path.as_ref()),
+            place: root.path.join(item.path),
             kind: Kind::Extra,
             expected: None,
             actual: actual.map(|known| known.sha256),
-            module_ids: Vec::new(),
+            module_ids: ModuleIds::default(),
         });
         Ok(Next::Skip)
     })?;

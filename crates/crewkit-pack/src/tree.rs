@@ -174,7 +174,7 @@ fn list_with(
     let mut lister = Lister { base, layer, limits, cache, files: Vec::new(), links: Vec::new() };
     match stat.kind {
         FileKind::Directory => {
-            lister.directory(fd, base, "")?;
+            lister.directory(fd, stat, base, "")?;
             if links == Links::Follow {
                 lister.follow_links()?;
             }
@@ -226,13 +226,13 @@ impl Lister<'_> {
         self.push(path, self.base.to_owned(), stat, known)
     }
 
-    fn directory(&mut self, fd: OwnedFd, dir: &Path, prefix: &str) -> Result<()> {
-        let limits = self.limits;
-        scan::walk_open(fd, dir, limits, |item| self.visit(item, dir, prefix))
+    fn directory(&mut self, fd: OwnedFd, stat: &Stat, dir: &Path, prefix: &str) -> Result<()> {
+        let (limits, cache) = (self.limits, self.cache);
+        scan::walk_open(fd, stat, dir, limits, Some(cache), |item| self.visit(item, dir, prefix))
     }
 
     fn visit(&mut self, item: &Item<'_>, dir: &Path, prefix: &str) -> Result<Next> {
-        let place = || dir.join(item.path.as_ref());
+        let place = || dir.join(item.path);
         let name = item.path.rsplit('/').next().unwrap_or_default();
         if name == ".git" {
             return Ok(Next::Skip);
@@ -243,7 +243,11 @@ impl Lister<'_> {
         if item.kind == FileKind::Directory {
             return Ok(Next::Descend);
         }
-        let path = rel_path(self.base, &format!("{prefix}{}", item.path))?;
+        let path = if prefix.is_empty() {
+            rel_path(self.base, item.path)?
+        } else {
+            rel_path(self.base, &format!("{prefix}{}", item.path))?
+        };
         match item.kind {
             FileKind::Directory => {}
             FileKind::Special => return Err(invalid(&place(), "is a socket, device or pipe")),
@@ -311,7 +315,7 @@ impl Lister<'_> {
                     if above.is_ok_and(|above| above.starts_with(&real)) || path.components().count() > 32 {
                         return Err(invalid(&link, "is a symbolic link to a directory it lies in"));
                     }
-                    self.directory(fd, &real, &format!("{path}/"))?;
+                    self.directory(fd, &stat, &real, &format!("{path}/"))?;
                 }
                 FileKind::Symlink | FileKind::Special => {
                     return Err(invalid(&link, "is a symbolic link to a socket, device or pipe"));

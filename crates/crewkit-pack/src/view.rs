@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::desired::Desired;
-use crate::plan::{Change, Op, Plan, Summary};
+use crate::hash::Digest;
+use crate::ids::ModuleIds;
+use crate::plan::{Change, Plan, Summary};
 
 /// Inserts a path and its twin with forward slashes.
 pub(crate) fn put_path(map: &mut Map<String, Value>, key: &str, path: &Path) {
@@ -22,28 +25,48 @@ pub(crate) fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// One change of a plan.
-pub(crate) fn change(change: &Change) -> Value {
-    let mut map = object(json!({
-        "target": change.target.name(),
-        "op": change.op.name(),
-        "before_sha256": change.before.map(|entry| entry.sha256.to_string()),
-        "after_sha256": change.after.map(|(_, sha256)| sha256.to_string()),
-        "reason": change.reason,
-    }));
-    put_path(&mut map, "path", &change.place);
-    if let Op::Update(owner) = change.op {
-        map.insert("update_kind".to_owned(), owner.update_kind().into());
+/// The changes of a plan as they are written: row by row, so that a long plan never exists as JSON.
+pub(crate) struct Changes<'a>(pub(crate) &'a Plan);
+
+impl Serialize for Changes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.changes.iter().map(|change| Row::new(self.0, change)))
     }
-    Value::Object(map)
+}
+
+/// One change; the members are in alphabetical order, as everywhere in answers.
+#[derive(Serialize)]
+struct Row {
+    after_sha256: Option<Digest>,
+    before_sha256: Option<Digest>,
+    op: &'static str,
+    path: String,
+    path_posix: String,
+    reason: &'static str,
+    target: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    update_kind: Option<&'static str>,
+}
+
+impl Row {
+    fn new(plan: &Plan, change: &Change) -> Self {
+        let path = plan.place(change).display().to_string();
+        Self {
+            after_sha256: change.after.map(|(_, sha256)| sha256),
+            before_sha256: change.before.map(|entry| entry.sha256),
+            op: change.op.name(),
+            path_posix: path.replace('\\', "/"),
+            path,
+            reason: change.reason,
+            target: plan.target(change),
+            update_kind: change.op.update_kind(),
+        }
+    }
 }
 
 /// The changes and their count.
 pub(crate) fn plan(plan: &Plan) -> Map<String, Value> {
-    object(json!({
-        "changes": plan.changes.iter().map(change).collect::<Vec<_>>(),
-        "summary": summary(plan.summary()),
-    }))
+    object(json!({"changes": Changes(plan), "summary": summary(plan.summary())}))
 }
 
 pub(crate) fn summary(summary: Summary) -> Value {
@@ -51,7 +74,7 @@ pub(crate) fn summary(summary: Summary) -> Value {
 }
 
 /// What a change has to do with which modules.
-pub(crate) fn explained(change: &Change, desired: &Desired, formerly: &[String]) -> Value {
+pub(crate) fn explained(plan: &Plan, change: &Change, desired: &Desired, formerly: &ModuleIds) -> Value {
     let modules: Vec<Value> = match change.after {
         Some((at, _)) => desired
             .roots
@@ -64,8 +87,8 @@ pub(crate) fn explained(change: &Change, desired: &Desired, formerly: &[String])
             .map(|id| json!({"module_id": id, "module_type": null, "layer": "missing", "module_path": null}))
             .collect(),
     };
-    let mut map = object(json!({"op": change.op.name(), "target": change.target.name(), "modules": modules}));
-    put_path(&mut map, "path", &change.place);
+    let mut map = object(json!({"op": change.op.name(), "target": plan.target(change), "modules": modules}));
+    put_path(&mut map, "path", &plan.place(change));
     Value::Object(map)
 }
 

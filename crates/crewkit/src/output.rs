@@ -13,11 +13,15 @@ pub fn bytes(bytes: &[u8]) {
     let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
-/// Writes JSON for people and programs, piece by piece: a long plan is never held as text.
+/// Writes JSON for people and programs.
 pub fn json(value: &serde_json::Value) {
+    written(|out| Ok(serde_json::to_writer_pretty(out, value)?));
+}
+
+/// Writes data piece by piece and ends the line: a long plan is never held as text.
+pub fn written(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) {
     let mut out = std::io::BufWriter::with_capacity(64 * 1024, std::io::stdout().lock());
-    let _ = serde_json::to_writer_pretty(&mut out, value);
-    let _ = out.write_all(b"\n").and_then(|()| out.flush());
+    let _ = write(&mut out).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
 }
 
 /// Writes one line of data.

@@ -5,10 +5,10 @@ use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use crewkit_core::Code;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::look::Computed;
-use super::{Consent, Pack, noticing, selected};
+use super::{Consent, Pack, noticing};
 use crate::env::timestamp;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
@@ -18,7 +18,6 @@ use crate::session::{Select, Session};
 use crate::transaction::{
     FileChange, ManifestChange, Project as RecordedProject, Request, RootChange, SnapshotKind,
 };
-use crate::view;
 
 /// What a deploy is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,31 +53,26 @@ impl Tokens {
 impl Pack {
     /// What a deploy would do, or the doing of it.
     pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer> {
-        let mut roots = Vec::new();
         let apply = deploy.apply.filter(|_| !select.dry_run);
-        let answer = noticing(|warnings| match apply {
+        noticing(|warnings| match apply {
             None => {
                 self.notice_pending(warnings);
                 let session = self.session(select)?;
                 let computed = Computed::new(&session, warnings)?;
                 self.remember(select);
-                roots = computed.root_names();
-                answer(&session, &computed, json!({"applied": false}))
+                computed.answer(&session, json!({"applied": false}))
             }
-            Some(consent) => self.apply(select, deploy, consent, warnings, &mut roots),
-        })?;
-        Ok(Answer { roots, ..answer })
+            Some(consent) => self.apply(select, deploy, consent, warnings),
+        })
     }
 
     /// What a deploy would do, with a token for exactly that plan.
     pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer> {
-        let mut roots = Vec::new();
-        let answer = noticing(|warnings| {
+        noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
-            roots = computed.root_names();
             let hash = plan_hash(&session, &computed).to_string();
             let lifetime = Duration::from_secs(self.env.limits.pack_confirm_seconds);
             let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).issue(
@@ -86,9 +80,8 @@ impl Pack {
                 self.env.now(),
                 lifetime,
             );
-            answer(
+            computed.answer(
                 &session,
-                &computed,
                 json!({
                     "applied": false,
                     "confirm_token": hash,
@@ -96,8 +89,7 @@ impl Pack {
                     "confirm_token_expires_at": timestamp(expires),
                 }),
             )
-        })?;
-        Ok(Answer { roots, ..answer })
+        })
     }
 
     fn apply(
@@ -106,34 +98,42 @@ impl Pack {
         deploy: &Deploy,
         consent: Consent,
         warnings: &mut Vec<String>,
-        roots: &mut Vec<(String, String)>,
-    ) -> Result<Value> {
+    ) -> Result<Answer> {
         let session = self.session(select)?;
+        let home = self.state();
+        let turn = home.last_turn();
+        let compute = |warnings: &mut Vec<String>| -> Result<Computed> {
+            let computed = Computed::new(&session, warnings)?;
+            consent.require("deploy --apply")?;
+            self.check_age(deploy)?;
+            check_token(deploy, &session, &computed)?;
+            Ok(computed)
+        };
         // A first look without the lock: what needs nothing done must not wait for others or write anything.
         let mut noticed = Vec::new();
-        let first = Computed::new(&session, &mut noticed)?;
-        consent.require("deploy --apply")?;
-        self.check_age(deploy)?;
-        check_token(deploy, &session, &first)?;
-        let pending = self.state().pending().ok().flatten().is_some();
+        let first = compute(&mut noticed)?;
+        let pending = home.pending().ok().flatten().is_some();
         if !pending && is_done(&first) {
             warnings.append(&mut noticed);
-            return answer(&session, &first, json!({"applied": false, "reason": "no_changes"}));
+            return first.answer(&session, json!({"applied": false, "reason": "no_changes"}));
         }
         if !deploy.adopt {
             check_adoptions(&first)?;
         }
-        drop((first, noticed));
 
-        let home = self.state();
         let locked = self.lock(&home, "deploy --apply", warnings)?;
         // From here on nobody else deploys: this plan is checked, and this plan is applied.
-        let computed = Computed::new(&session, warnings)?;
-        *roots = computed.root_names();
-        check_token(deploy, &session, &computed)?;
-        if !deploy.adopt {
-            check_adoptions(&computed)?;
-        }
+        let computed = if locked.follows(turn) {
+            warnings.append(&mut noticed);
+            first
+        } else {
+            drop(first);
+            let computed = compute(warnings)?;
+            if !deploy.adopt {
+                check_adoptions(&computed)?;
+            }
+            computed
+        };
         let hash = plan_hash(&session, &computed);
         let request = self.request(&session, &computed, hash);
         self.env.go_on()?;
@@ -150,7 +150,7 @@ impl Pack {
             Some(id) => json!({"applied": true, "snapshot_id": id}),
             None => json!({"applied": false, "reason": "no_changes"}),
         };
-        answer(&session, &computed, outcome)
+        computed.answer(&session, outcome)
     }
 
     pub(super) fn request(&self, session: &Session<'_>, computed: &Computed, hash: Digest) -> Request {
@@ -284,11 +284,4 @@ fn check_adoptions(computed: &Computed) -> Result<()> {
     .detail("adopt_updates", count)
     .detail("sample_paths_posix", paths.iter().map(|path| path.replace('\\', "/")).collect::<Vec<_>>())
     .detail("sample_paths", paths))
-}
-
-fn answer(session: &Session<'_>, computed: &Computed, outcome: Value) -> Result<Value> {
-    let mut data: Map<String, Value> = selected(session)?;
-    data.extend(view::plan(&computed.plan));
-    data.extend(view::object(outcome));
-    Ok(data.into())
 }

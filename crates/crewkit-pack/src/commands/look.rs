@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::{Consent, Pack, noticing, selected};
-use crate::desired::{Desired, DesiredRoot};
+use crate::desired::Desired;
 use crate::envelope::Answer;
 use crate::error::Result;
-use crate::plan::{Plan, RootState};
+use crate::plan::{Plan, PlanRoot, RootState};
 use crate::session::{Select, Session};
 use crate::status::{self, Extras, Kind, Summary};
 use crate::{diff, doctor, view};
@@ -38,39 +38,34 @@ impl Computed {
         Ok(Self { desired, states, plan })
     }
 
-    /// The roots, as people see them.
-    pub(super) fn root_names(&self) -> Vec<(String, String)> {
-        let name = |root: &DesiredRoot| (root.target.name().to_owned(), root.path.display().to_string());
-        self.desired.roots.iter().map(name).collect()
+    /// The answer that shows the plan, with `more` members.
+    pub(super) fn answer(self, session: &Session<'_>, more: Value) -> Result<Answer> {
+        let mut data = selected(session)?;
+        data.insert("summary".to_owned(), view::summary(self.plan.summary()));
+        data.extend(view::object(more));
+        Ok(Answer { roots: root_names(&self.plan), plan: Some(self.plan), ..Answer::new(data.into()) })
     }
 }
 
 impl Pack {
     /// What a deploy would change. `diff` answers the same.
     pub fn plan(&self, select: &Select) -> Result<Answer> {
-        let mut roots = Vec::new();
-        let answer = noticing(|warnings| {
+        noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
-            roots = computed.root_names();
-            let mut data = selected(&session)?;
-            data.extend(view::plan(&computed.plan));
-            Ok(data.into())
-        })?;
-        Ok(Answer { roots, ..answer })
+            computed.answer(&session, Value::Null)
+        })
     }
 
     /// The plan, and with `with_diff` the unified diff of each file.
     pub fn preview(&self, select: &Select, with_diff: bool) -> Result<Answer> {
-        let mut roots = Vec::new();
-        let answer = noticing(|warnings| {
+        noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
-            roots = computed.root_names();
             let mut data = selected(&session)?;
             let plan = view::plan(&computed.plan);
             if with_diff {
@@ -80,9 +75,8 @@ impl Pack {
                 data.insert("diff".to_owned(), shown.into());
             }
             data.insert("plan".to_owned(), plan.into());
-            Ok(data.into())
-        })?;
-        Ok(Answer { roots, ..answer })
+            Ok(Answer { roots: root_names(&computed.plan), ..Answer::new(data.into()) })
+        })
     }
 
     /// How what exists differs from what should; `only` restricts what is listed.
@@ -119,7 +113,7 @@ impl Pack {
                     .collect();
                 data.insert("next_actions_detailed".to_owned(), detailed.into());
             }
-            Ok(data.into())
+            Ok(Value::from(data))
         })
     }
 
@@ -137,9 +131,9 @@ impl Pack {
                         let listed = states.get(change.root).and_then(|state| state.manifest.as_ref());
                         let formerly = listed
                             .and_then(|manifest| manifest.files.iter().find(|file| file.path == change.path))
-                            .map(|file| file.module_ids.as_slice())
+                            .map(|file| file.module_ids.clone())
                             .unwrap_or_default();
-                        view::explained(change, desired, formerly)
+                        view::explained(plan, change, desired, &formerly)
                     });
                     data.insert("changes".to_owned(), changes.collect());
                 }
@@ -155,7 +149,7 @@ impl Pack {
                     data.insert("drift".to_owned(), items.collect());
                 }
             }
-            Ok(data.into())
+            Ok(Value::from(data))
         })
     }
 
@@ -203,9 +197,15 @@ impl Pack {
             if !actions.is_empty() {
                 data.insert("next_actions".to_owned(), json!(actions));
             }
-            Ok(data.into())
+            Ok(Value::from(data))
         })
     }
+}
+
+/// The roots, as people see them.
+fn root_names(plan: &Plan) -> Vec<(String, String)> {
+    let name = |root: &PlanRoot| (root.target.name().to_owned(), root.path.display().to_string());
+    plan.roots.iter().map(name).collect()
 }
 
 /// Roots with desired files but no usable manifest; each is told.

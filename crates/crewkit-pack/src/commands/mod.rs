@@ -147,10 +147,10 @@ impl Pack {
 }
 
 /// Runs a verb so that what it noticed is told whether or not it succeeds.
-fn noticing(run: impl FnOnce(&mut Vec<String>) -> Result<Value>) -> Result<Answer> {
+fn noticing<T: Into<Answer>>(run: impl FnOnce(&mut Vec<String>) -> Result<T>) -> Result<Answer> {
     let mut warnings = Vec::new();
     match run(&mut warnings) {
-        Ok(data) => Ok(Answer { data, warnings, roots: Vec::new() }),
+        Ok(answer) => Ok(Answer { warnings, ..answer.into() }),
         Err(error) => Err(error.with_warnings(warnings)),
     }
 }

@@ -16,6 +16,7 @@ use crate::overlay::edit::{self, Start};
 use crate::overlay::rebase::Rebase;
 use crate::overlay::{self, Kind, Overlay, Overlays, Whose};
 use crate::project::Project;
+use crate::scan::Base;
 use crate::session::{Select, Session, machine_of, repo_of};
 use crate::source::resolve::{self, Access, Checkout};
 use crate::tree::{Layer, TreeFile};
@@ -251,9 +252,10 @@ impl Pack {
         let mut checkouts: HashMap<String, Checkout> =
             resolve::prepare(access, &[module], &locked, warnings)?;
         let overlays = Overlays::default();
+        let base = Base::of_repo(&session.repo)?;
         let workshop = Workshop {
             env: &self.env,
-            repo: &session.repo,
+            repo: &base,
             overlays: &overlays,
             checkouts: &checkouts,
             cache: &self.cache,

@@ -12,6 +12,7 @@ use crate::lockfile::{self, FileRecord, LockedModule, Lockfile, ResolvedGit, Res
 use crate::manifest::{Git, Manifest, Module, SourceRef};
 use crate::materialize::Workshop;
 use crate::overlay::Overlays;
+use crate::scan::Base;
 use crate::session::{Select, repo_of};
 use crate::source::resolve::{self, Access, Checkout, Expected};
 use crate::tree::{TreeFile, digest_of};
@@ -110,9 +111,10 @@ impl Pack {
         // Nothing counts as locked: locking means looking anew.
         let checkouts = resolve::prepare(access, &modules, &HashMap::new(), warnings)?;
         let overlays = Overlays::default();
+        let base = Base::of_repo(&repo)?;
         let workshop = Workshop {
             env: &self.env,
-            repo: &repo,
+            repo: &base,
             overlays: &overlays,
             checkouts: &checkouts,
             cache: &self.cache,
@@ -196,9 +198,11 @@ impl Pack {
         };
         let checkouts = HashMap::from([(module.id.clone(), checkout.clone())]);
         let overlays = Overlays::default();
+        // A git module does not ask where the repo is.
+        let base = Base::of_repo(&self.env.cwd)?;
         let workshop = Workshop {
             env: &self.env,
-            repo: &self.env.agentpack_home,
+            repo: &base,
             overlays: &overlays,
             checkouts: &checkouts,
             cache: &self.cache,

@@ -54,7 +54,7 @@ impl Pack {
                     data.insert("reason".to_owned(), "no_changes".into());
                 }
             }
-            Ok(data.into())
+            Ok(Value::from(data))
         })
     }
 

@@ -82,19 +82,35 @@ fn entries_survive_the_file_and_damage_empties_it() {
     let file = file_in(dir.path());
     let open = || HashCache::open(file.clone(), 1000, later(Duration::ZERO));
     let cache = open();
-    for number in 1..=100 {
-        cache.put(&numbered(number), Known { sha256: Digest::of(&number.to_le_bytes()), marks: Marks::NONE });
+    for number in 1..=100_u64 {
+        let known = Known { sha256: Digest::of(&number.to_le_bytes()), marks: Marks::NONE };
+        cache.put(&numbered(number), Fresh::File(known));
     }
     cache.mark(&numbered(7), Marks::SKILL);
+    let names: Names = [(FileKind::File, "SKILL.md"), (FileKind::Directory, "scripts")].into_iter().collect();
+    let empty: Names = [].into_iter().collect();
+    cache.keep_names(&numbered(1001), names.clone());
+    cache.keep_names(&numbered(1002), empty.clone());
     cache.save();
+    // Saved twice, so that what was there before is carried over.
+    let more = open();
+    for number in 2001..=2100 {
+        more.put(&numbered(number), Fresh::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
+    }
+    more.save();
 
     let again = open();
-    for number in 1..=100 {
+    for number in 1..=100_u64 {
         let known = again.get(&numbered(number)).unwrap();
         assert_eq!(known.sha256, Digest::of(&number.to_le_bytes()));
         assert_eq!(known.marks.has(Marks::SKILL), number == 7);
     }
     assert_eq!(again.get(&numbered(101)), None);
+    assert!(again.get(&numbered(2100)).is_some());
+    assert_eq!(again.names(&numbered(1001)), Some(names));
+    assert_eq!(again.names(&numbered(1002)), Some(empty));
+    // A file is no directory, and the other way round.
+    assert_eq!((again.get(&numbered(1001)), again.names(&numbered(7))), (None, None));
 
     let whole = std::fs::read(&file).unwrap();
     for position in [0, 9, 20, 27, 40, whole.len() / 2, whole.len() - 1] {
@@ -114,7 +130,7 @@ fn above_the_limit_only_what_is_new_is_kept() {
     let known = Known { sha256: Digest::of(b""), marks: Marks::NONE };
     for range in [1..=60, 61..=120] {
         let cache = HashCache::open(file.clone(), 100, later(Duration::ZERO));
-        range.for_each(|number| cache.put(&numbered(number), known));
+        range.for_each(|number| cache.put(&numbered(number), Fresh::File(known)));
         cache.save();
     }
     let cache = HashCache::open(file, 100, later(Duration::ZERO));
@@ -125,7 +141,7 @@ fn above_the_limit_only_what_is_new_is_kept() {
 fn a_few_entries_are_not_worth_a_write() {
     let dir = tempfile::tempdir().unwrap();
     let cache = HashCache::open(file_in(dir.path()), 100, later(Duration::ZERO));
-    cache.put(&numbered(1), Known { sha256: Digest::of(b""), marks: Marks::NONE });
+    cache.put(&numbered(1), Fresh::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
     cache.save();
     assert!(!file_in(dir.path()).exists());
 }

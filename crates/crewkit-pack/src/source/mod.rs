@@ -9,7 +9,7 @@ use crewkit_core::Code;
 use crate::error::{PackError, Result};
 use crate::fs::Stat;
 use crate::manifest::{Git, LocalPath, Module};
-use crate::scan;
+use crate::scan::{self, Base};
 
 pub mod git;
 pub mod process;
@@ -96,11 +96,11 @@ pub struct Upstream {
 }
 
 /// Opens a local source.
-pub fn open_local(module: &Module, local: &LocalPath, repo: &Path) -> Result<Upstream> {
+pub(crate) fn open_local(module: &Module, local: &LocalPath, repo: &Base<'_>) -> Result<Upstream> {
     let place = LocalPlace::parse(&local.path).map_err(|why| refused(&module.id, &why))?;
-    let base = place.path(repo);
+    let base = place.path(repo.path());
     let opened = match &place {
-        LocalPlace::InRepo(path) => scan::open_beneath(repo, path),
+        LocalPlace::InRepo(path) => repo.open_beneath(path),
         LocalPlace::Absolute(path) => scan::open_any(path),
     };
     let (fd, stat) = opened.map_err(|error| not_opened(module, &base, error))?;
@@ -111,7 +111,7 @@ pub fn open_local(module: &Module, local: &LocalPath, repo: &Path) -> Result<Ups
 pub fn open_in_checkout(module: &Module, git: &Git, checkout: &Path) -> Result<Upstream> {
     let subdir = normalized_subdir(&git.subdir).map_err(|why| refused(&module.id, &why))?;
     let base = if subdir.is_empty() { checkout.to_owned() } else { checkout.join(&subdir) };
-    let opened = scan::open_beneath(checkout, &subdir);
+    let opened = Base::open(checkout).and_then(|checkout| checkout.open_beneath(&subdir));
     let (fd, stat) = opened.map_err(|error| not_opened(module, &base, error))?;
     Ok(Upstream { fd, stat, base })
 }

@@ -9,8 +9,8 @@ use super::places::{Anchors, RootAt};
 use super::prepare::Work;
 use super::survey::{Presence, Survey};
 use super::{Content, FileChange, ManifestChange, NewFile, Request, RootChange, SnapshotKind, TxnError};
-use crate::entry::{Entry, EntryKind, Observed, observe};
-use crate::fs::Fs;
+use crate::entry::{Entry, EntryKind, Observed, read_all};
+use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
 use crate::journal::Place;
 use crate::managed::{self, CreatedDirs, ManagedFile, TargetManifest};
@@ -117,18 +117,32 @@ pub(super) fn read_root<F: Fs>(
         return Ok(Root { at, old: None, file: None, foreign: false });
     };
     let shown = path.join(&name);
-    let file = match observe(fs, dir, &name).map_err(TxnError::at("read", &shown))? {
-        Observed::Absent => None,
-        Observed::Entry(entry) => Some(entry),
-        Observed::Directory => return Err(TxnError::NotAFile { path: shown, found: "a directory" }),
-        Observed::Special => {
-            return Err(TxnError::NotAFile { path: shown, found: "a device, socket or pipe" });
+    let stat = fs.stat(dir, &name).map_err(TxnError::at("look at", &shown))?;
+    match stat.map(|stat| (stat.kind, stat.executable)) {
+        None => {
+            let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
+            let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
+            Ok(Root { at, old: read.manifest, file: None, foreign: false })
         }
-    };
-    let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
-    let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
-    let foreign = file.is_some() && (read.manifest.is_none() || !read.warnings.is_empty());
-    Ok(Root { at, old: read.manifest, file, foreign })
+        Some((FileKind::File, executable)) => {
+            // Hashed and parsed from the same bytes, so that both surely are about the same content.
+            let bytes = read_all(fs, dir, &name).map_err(TxnError::at("read", &shown))?;
+            let file = Some(Entry { sha256: Digest::of(&bytes), kind: EntryKind::file(executable) });
+            Ok(match managed::parse(&bytes, target, &shown) {
+                Ok((old, warnings)) => Root { at, old: Some(old), file, foreign: !warnings.is_empty() },
+                Err(_) => Root { at, old: None, file, foreign: true },
+            })
+        }
+        Some((FileKind::Symlink, _)) => {
+            let text = fs.read_link(dir, &name).map_err(TxnError::at("read", &shown))?;
+            let file = Some(Entry { sha256: Digest::of(&text), kind: EntryKind::Symlink });
+            Ok(Root { at, old: None, file, foreign: true })
+        }
+        Some((FileKind::Directory, _)) => Err(TxnError::NotAFile { path: shown, found: "a directory" }),
+        Some((FileKind::Special, _)) => {
+            Err(TxnError::NotAFile { path: shown, found: "a device, socket or pipe" })
+        }
+    }
 }
 
 /// For roots that were made with their ancestors and are to vanish: an anchor above all of these.

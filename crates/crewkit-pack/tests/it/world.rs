@@ -80,7 +80,7 @@ impl<F: Fs> World<F> {
                 let after = wanted.get(place).map(|text| new_file(text));
                 if let Some(new) = &after {
                     let executable = new.entry.kind == EntryKind::Executable;
-                    let module_ids = vec!["skill:test".to_owned()];
+                    let module_ids = ["skill:test"].into_iter().collect();
                     files.push(ManagedFile {
                         path: place.clone(),
                         sha256: new.entry.sha256,

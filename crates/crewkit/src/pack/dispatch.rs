@@ -23,7 +23,7 @@ use super::args::{
 };
 use super::progress::Bar;
 use super::style::Style;
-use super::{ask, environment, help, print_envelope, render};
+use super::{ask, environment, help, render};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::{mcp, output};
@@ -175,12 +175,9 @@ impl Run<'_> {
             Err(error) => return self.finish(&command, Err(error)),
         };
         let token = shown.data["confirm_token"].as_str().map(ToOwned::to_owned);
-        let changes = shown.data["changes"].as_array().map_or(0, Vec::len);
-        let unadopted = !adopt
-            && shown.data["changes"]
-                .as_array()
-                .is_some_and(|changes| changes.iter().any(|change| change["update_kind"] == "adopt_update"));
-        if changes == 0 || unadopted {
+        let nothing = shown.plan.as_ref().is_none_or(|plan| plan.changes.is_empty());
+        let unadopted = !adopt && shown.plan.as_ref().is_some_and(|plan| plan.adoptions().next().is_some());
+        if nothing || unadopted {
             return self.finish(&command, deploy(Some(Consent::Given), None));
         }
         self.finish(&name(&["deploy"]), Ok(shown));
@@ -333,7 +330,7 @@ impl Run<'_> {
         self.bar.clear();
         let exit = if outcome.is_ok() { Exit::Ok } else { Exit::Failed };
         if self.json {
-            print_envelope(&envelope::of(command, &self.pack.env().version, outcome));
+            output::written(|out| envelope::write(out, command, &self.pack.env().version, &outcome));
             return exit;
         }
         let talk = Style::of_stderr();

@@ -1,5 +1,6 @@
 //! Answers for people.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crewkit_pack::PackError;
@@ -84,6 +85,41 @@ fn line(value: &Value) -> String {
     format!("{}\n", text(value))
 }
 
+/// One change, as people see it.
+struct Row<'a> {
+    target: &'a str,
+    path: Cow<'a, str>,
+    op: &'a str,
+    update_kind: &'a str,
+    reason: &'a str,
+}
+
+/// The changes of an answer: typed where there can be many, from the data where they are part of something larger.
+fn rows<'a>(data: &'a Value, answer: &'a Answer) -> Vec<Row<'a>> {
+    let Some(plan) = &answer.plan else {
+        let changes = data["changes"].as_array().into_iter().flatten();
+        return changes
+            .map(|change| Row {
+                target: text(&change["target"]),
+                path: text(&change["path"]).into(),
+                op: text(&change["op"]),
+                update_kind: text(&change["update_kind"]),
+                reason: text(&change["reason"]),
+            })
+            .collect();
+    };
+    plan.changes
+        .iter()
+        .map(|change| Row {
+            target: plan.target(change),
+            path: plan.place(change).display().to_string().into(),
+            op: change.op.name(),
+            update_kind: change.op.update_kind().unwrap_or_default(),
+            reason: change.reason,
+        })
+        .collect()
+}
+
 fn plan(data: &Value, answer: &Answer, style: Style) -> String {
     let summary = &data["summary"];
     let count = |key: &str| summary[key].as_u64().unwrap_or(0);
@@ -93,21 +129,20 @@ fn plan(data: &Value, answer: &Answer, style: Style) -> String {
         style.yellow(&format!("~{}", count("update"))),
         style.red(&format!("-{}", count("delete")))
     );
-    let changes: Vec<&Value> = data["changes"].as_array().into_iter().flatten().collect();
     let mut group = None;
-    for change in changes {
-        let (target, path) = (text(&change["target"]), text(&change["path"]));
+    for row in rows(data, answer) {
+        let (target, path) = (row.target, &*row.path);
         let root = root_of(answer, target, path);
         if group != Some((target, root)) {
             let _ = writeln!(out, "\n{} {root}", style.bold(target));
             group = Some((target, root));
         }
         let shown = path.strip_prefix(root).map_or(path, |rest| rest.trim_start_matches('/'));
-        let (sign, note) = match (text(&change["op"]), text(&change["update_kind"])) {
+        let (sign, note) = match (row.op, row.update_kind) {
             ("create", _) => (style.green("+"), String::new()),
             ("delete", _) => (style.red("-"), String::new()),
             (_, "adopt_update") => (style.red("!"), style.dim("  not managed yet: needs --adopt")),
-            _ => (style.yellow("~"), style.dim(&format!("  {}", text(&change["reason"])))),
+            _ => (style.yellow("~"), style.dim(&format!("  {}", row.reason))),
         };
         let _ = writeln!(out, "  {sign} {shown}{note}");
     }
@@ -115,7 +150,7 @@ fn plan(data: &Value, answer: &Answer, style: Style) -> String {
 }
 
 /// The deepest root of the target that a path lies in.
-fn root_of<'a>(answer: &'a Answer, target: &str, path: &'a str) -> &'a str {
+fn root_of<'a>(answer: &'a Answer, target: &str, path: &str) -> &'a str {
     answer
         .roots
         .iter()

@@ -12,7 +12,7 @@ fn a_new_repo_plans_nothing_and_is_left_alone_the_second_time() {
     let place = Place::new();
     let answer = place.pack().init(&all(), Init { git: true }, Consent::Given).unwrap();
     assert_eq!(answer.data["git"]["initialized"], true);
-    assert_eq!(place.pack().plan(&all()).unwrap().data["changes"], json!([]));
+    assert_eq!(place.pack().plan(&all()).unwrap().into_data()["changes"], json!([]));
     fs::write(place.repo("agentpack.yaml"), "version: 1\nprofiles: {default: {}}\n# mine\n").unwrap();
     let before = fs::read(place.repo("agentpack.yaml")).unwrap();
     place.pack().init(&all(), Init { git: true }, Consent::Given).unwrap();

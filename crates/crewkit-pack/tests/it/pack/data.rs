@@ -34,7 +34,7 @@ fn a_deploy_in_one_project_leaves_another_alone() {
     assert!(changes(&plan, &place.base()).iter().all(|change| change.starts_with("create b/")), "{plan:?}");
     apply(&b).unwrap();
     assert_eq!(place.read("a/AGENTS.md"), before);
-    assert_eq!(a.plan(&all()).unwrap().data["changes"], json!([]));
+    assert_eq!(a.plan(&all()).unwrap().into_data()["changes"], json!([]));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn scripts_stay_executable_and_modes_follow_the_umask() {
     fs::set_permissions(place.path("proj/.codex/skills/s/run.sh"), fs::Permissions::from_mode(0o600))
         .unwrap();
     let plan = place.pack().plan(&all()).unwrap();
-    assert_eq!(plan.data["changes"][0]["reason"], "not executable");
+    assert_eq!(plan.into_data()["changes"][0]["reason"], "not executable");
     apply(&place.pack()).unwrap();
     assert_eq!(mode("proj/.codex/skills/s/run.sh") & 0o100, 0o100);
 }

@@ -174,7 +174,8 @@ pub(super) fn snapshot_id(answer: &Answer) -> String {
 /// `op path` of each change, paths relative to `base`.
 pub(super) fn changes(answer: &Answer, base: &Path) -> Vec<String> {
     let shown = |path: &Value| path.as_str().unwrap().replace(&format!("{}/", base.display()), "");
-    let changes = answer.data["changes"].as_array().unwrap();
+    let data = answer.clone().into_data();
+    let changes = data["changes"].as_array().unwrap();
     changes
         .iter()
         .map(|change| format!("{} {}", change["op"].as_str().unwrap(), shown(&change["path"])))
