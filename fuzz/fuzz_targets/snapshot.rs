@@ -6,7 +6,8 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(snapshot) = Snapshot::decode(data) {
-        let bytes = snapshot.encode().expect("a snapshot can be written");
+        let mut bytes = Vec::new();
+        snapshot.encode(&mut bytes).expect("a snapshot can be written");
         assert_eq!(Snapshot::decode(&bytes).as_ref(), Ok(&snapshot));
     }
 });

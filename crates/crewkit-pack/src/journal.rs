@@ -11,14 +11,14 @@
 //!
 //! The file is lines of JSON: a head, one step per line, and an end with the hash of all before it.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, read_all};
-use crate::fs::{Fs, Mode, Rename, found, write_all};
-use crate::hash::Digest;
+use crate::fs::{Fs, Mode, Pieces, Rename, found};
+use crate::hash::{Digest, Hasher};
 use crate::path::RelPath;
 
 const FORMAT: u32 = 1;
@@ -114,7 +114,7 @@ pub enum Stage {
     Commit,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
     Head { crewkit_journal: u32, id: String, command: String, started_at: String, anchors: Vec<PathBuf> },
@@ -123,37 +123,65 @@ enum Line {
     End { sha256: Digest },
 }
 
+/// [`Line`], without copies.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum LineRef<'a> {
+    Head {
+        crewkit_journal: u32,
+        id: &'a str,
+        command: &'a str,
+        started_at: &'a str,
+        anchors: &'a [PathBuf],
+    },
+    Step(&'a Step),
+    RemoveDir(&'a Place),
+    End { sha256: Digest },
+}
+
+/// Passes on what is written to it, and hashes it.
+struct Hashing<W> {
+    out: W,
+    hasher: Hasher,
+}
+
+impl<W: io::Write> io::Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(bytes)?;
+        self.hasher.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 impl Journal {
     /// The name of the `index`-th staged file or directory.
     pub fn staged_name(id: &str, index: usize) -> String {
         format!("{STAGED_PREFIX}{id}-{index}")
     }
 
-    /// The bytes of the file.
-    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let mut bytes = Vec::new();
-        let mut push = |line: &Line| -> Result<(), serde_json::Error> {
-            serde_json::to_writer(&mut bytes, line)?;
-            bytes.push(b'\n');
-            Ok(())
+    /// Writes the file, piece by piece: the journal of a large deploy is megabytes.
+    pub fn encode(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut out = Hashing { out, hasher: Hasher::default() };
+        let mut push = |line: &LineRef<'_>| -> io::Result<()> {
+            serde_json::to_writer(&mut out, line)?;
+            out.write_all(b"\n")
         };
-        push(&Line::Head {
+        push(&LineRef::Head {
             crewkit_journal: FORMAT,
-            id: self.id.clone(),
-            command: self.command.clone(),
-            started_at: self.started_at.clone(),
-            anchors: self.anchors.clone(),
+            id: &self.id,
+            command: &self.command,
+            started_at: &self.started_at,
+            anchors: &self.anchors,
         })?;
-        for step in &self.steps {
-            push(&Line::Step(step.clone()))?;
-        }
-        for place in &self.remove_dirs {
-            push(&Line::RemoveDir(place.clone()))?;
-        }
-        let sha256 = Digest::of(&bytes);
-        serde_json::to_writer(&mut bytes, &Line::End { sha256 })?;
-        bytes.push(b'\n');
-        Ok(bytes)
+        self.steps.iter().try_for_each(|step| push(&LineRef::Step(step)))?;
+        self.remove_dirs.iter().try_for_each(|place| push(&LineRef::RemoveDir(place)))?;
+        let sha256 = out.hasher.clone().finish();
+        serde_json::to_writer(&mut out, &LineRef::End { sha256 })?;
+        out.write_all(b"\n")
     }
 
     /// Reads the bytes of the file.
@@ -208,10 +236,13 @@ impl Journal {
     }
 
     /// Makes the journal durable, in state [`Stage::Prepare`].
-    pub fn publish<F: Fs>(fs: &F, dir: &F::Dir, id: &str, bytes: &[u8]) -> io::Result<()> {
+    pub fn publish<F: Fs>(&self, fs: &F, dir: &F::Dir) -> io::Result<()> {
+        let id = &self.id;
         let new = format!("{id}{NEW}");
         let mut file = fs.create(dir, &new, Mode::Private)?;
-        write_all(fs, &mut file, bytes)?;
+        let mut out = Pieces::new(fs, &mut file);
+        self.encode(&mut out)?;
+        out.flush()?;
         fs.sync_file(&file)?;
         drop(file);
         fs.rename(dir, &new, dir, &format!("{id}{PREPARE}"), Rename::Replace)?;

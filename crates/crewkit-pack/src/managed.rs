@@ -178,7 +178,7 @@ fn items<S: Serializer>(files: &[ManagedFile], serializer: S) -> Result<S::Ok, S
 }
 
 /// Writes a manifest.
-fn write(manifest: &TargetManifest, generated_at: &str, mut out: impl io::Write) -> io::Result<()> {
+pub fn write(manifest: &TargetManifest, generated_at: &str, mut out: &mut dyn io::Write) -> io::Result<()> {
     let document = Document {
         schema_version: SCHEMA_VERSION,
         generated_at,
@@ -190,12 +190,4 @@ fn write(manifest: &TargetManifest, generated_at: &str, mut out: impl io::Write)
     };
     serde_json::to_writer_pretty(&mut out, &document)?;
     out.write_all(b"\n")
-}
-
-/// The bytes of a manifest.
-pub fn render(manifest: &TargetManifest, generated_at: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    // A list in memory takes everything.
-    let _ = write(manifest, generated_at, &mut bytes);
-    bytes
 }

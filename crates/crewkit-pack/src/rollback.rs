@@ -444,7 +444,7 @@ impl<F: Fs> Contents<F> {
         let missing = || TxnError::NotStored { path: shown.to_owned(), sha256: sha256.to_string() };
         let path = self.legacy.get(&sha256).ok_or_else(missing)?;
         let size = size_of(fs, path).map_err(TxnError::at("look at", path))?.ok_or_else(missing)?;
-        Ok(NewFile { entry, size, content: Content::File(path.clone()) })
+        Ok(NewFile { entry, size, content: Content::File(path.as_path().into()) })
     }
 }
 

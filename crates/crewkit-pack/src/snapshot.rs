@@ -189,15 +189,15 @@ impl Header {
 }
 
 impl Snapshot {
-    /// The bytes of its file.
-    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let mut bytes = serde_json::to_vec(&self.header)?;
-        bytes.push(b'\n');
+    /// Writes its file.
+    pub fn encode(&self, mut out: &mut dyn io::Write) -> io::Result<()> {
+        serde_json::to_writer(&mut out, &self.header)?;
+        out.write_all(b"\n")?;
         for change in &self.changes {
-            serde_json::to_writer(&mut bytes, change)?;
-            bytes.push(b'\n');
+            serde_json::to_writer(&mut out, change)?;
+            out.write_all(b"\n")?;
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Reads the bytes of a file.

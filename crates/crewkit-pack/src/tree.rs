@@ -48,7 +48,7 @@ impl Layer {
 #[derive(Debug, Clone)]
 pub enum Place {
     /// In this file.
-    Disk(PathBuf),
+    Disk(Arc<Path>),
     /// Here, because they exist nowhere else.
     Memory(Arc<[u8]>),
 }
@@ -91,7 +91,7 @@ impl TreeFile {
     /// Where to point a person to.
     pub fn shown(&self) -> PathBuf {
         match &self.place {
-            Place::Disk(path) => path.clone(),
+            Place::Disk(path) => path.to_path_buf(),
             Place::Memory(_) => self.path.as_path().to_owned(),
         }
     }
@@ -276,7 +276,7 @@ impl Lister<'_> {
             bytes: stat.size,
             executable: stat.executable,
             layer: self.layer,
-            place: Place::Disk(place),
+            place: Place::Disk(place.into()),
             stat: Some(*stat),
             marks: known.marks,
         });

@@ -159,6 +159,38 @@ pub(crate) fn write_all<F: Fs>(fs: &F, file: &mut F::File, mut bytes: &[u8]) -> 
     Ok(())
 }
 
+/// Writes to a file in pieces of a good size.
+pub(crate) struct Pieces<'a, F: Fs> {
+    fs: &'a F,
+    file: &'a mut F::File,
+    buffer: Vec<u8>,
+}
+
+impl<'a, F: Fs> Pieces<'a, F> {
+    const BYTES: usize = 64 * 1024;
+
+    pub(crate) fn new(fs: &'a F, file: &'a mut F::File) -> Self {
+        Self { fs, file, buffer: Vec::new() }
+    }
+}
+
+impl<F: Fs> io::Write for Pieces<'_, F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= Self::BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    /// Must be called at the end: dropping it says nothing about errors.
+    fn flush(&mut self) -> io::Result<()> {
+        write_all(self.fs, self.file, &self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
 /// Makes the directory `name` unless it is there, durably, and opens it.
 pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode) -> io::Result<F::Dir> {
     match fs.open_dir(dir, name) {

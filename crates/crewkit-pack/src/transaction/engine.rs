@@ -21,11 +21,14 @@ use crate::journal::{Action, Journal, Place, Step};
 /// Files up to this size pass through memory as a whole.
 const SMALL_BYTES: u64 = 1 << 20;
 
+/// Written contents reach their file in pieces of this size.
+const WRITTEN_BYTES: usize = 64 * 1024;
+
 /// Carries out `prepared`.
 pub(super) fn run<F: Fs>(
     context: &Context<'_, F>,
     blobs: &Blobs<F>,
-    prepared: Prepared<F>,
+    prepared: Prepared<'_, F>,
 ) -> Result<Applied, TxnError> {
     let (fs, journals) = (context.fs, &context.state.journal);
     let id = prepared.journal.id.clone();
@@ -38,9 +41,9 @@ pub(super) fn run<F: Fs>(
         Ok(())
     };
 
-    let bytes =
-        prepared.journal.encode().map_err(|error| TxnError::Bug(format!("encode journal: {error}")))?;
-    let staged = Journal::publish(fs, journals, &id, &bytes)
+    let staged = prepared
+        .journal
+        .publish(fs, journals)
         .map_err(TxnError::at("write the journal in", &journal_path))
         .and_then(|()| stage(context, blobs, &prepared))
         .and_then(|()| sync());
@@ -81,7 +84,7 @@ pub(super) fn run<F: Fs>(
 /// Removes what was staged and the journal; what that leaves behind, the next command removes.
 fn give_up<F: Fs>(
     context: &Context<'_, F>,
-    prepared: &Prepared<F>,
+    prepared: &Prepared<'_, F>,
     cause: TxnError,
     sync: impl Fn() -> Result<(), TxnError>,
 ) -> TxnError {
@@ -99,7 +102,7 @@ fn give_up<F: Fs>(
 }
 
 /// Writes everything new beside its place.
-fn stage<F: Fs>(context: &Context<'_, F>, blobs: &Blobs<F>, prepared: &Prepared<F>) -> Result<(), TxnError> {
+fn stage<F: Fs>(context: &Context<'_, F>, blobs: &Blobs<F>, prepared: &Prepared<'_, F>) -> Result<(), TxnError> {
     let fs = context.fs;
     make_trees(fs, prepared)?;
     let pack = match &prepared.pack {
@@ -172,7 +175,7 @@ fn keep<F: Fs>(
 }
 
 /// Makes the directories of the trees that will appear.
-fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<(), TxnError> {
+fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<'_, F>) -> Result<(), TxnError> {
     let mut open = Dirs::new(fs, &prepared.anchors);
     let mut make = |place: &Place, shown: &Path| -> Result<(), TxnError> {
         let dir = open.parent(place).map_err(TxnError::at("open the directory of", shown))?;
@@ -202,53 +205,55 @@ struct Stager<'a, F: Fs> {
 }
 
 impl<F: Fs> Stager<'_, F> {
-    fn stage_all(&self, items: &[Item]) -> Result<(), TxnError> {
+    fn stage_all(&self, items: &[Item<'_>]) -> Result<(), TxnError> {
         let mut dirs = Dirs::new(self.fs, self.anchors);
         items.iter().try_for_each(|item| self.stage(&mut dirs, item))
     }
 
-    fn stage(&self, dirs: &mut Dirs<'_, F>, item: &Item) -> Result<(), TxnError> {
-        let dir = dirs.parent(&item.at).map_err(TxnError::at("open the directory of", &item.shown))?;
+    fn stage(&self, dirs: &mut Dirs<'_, F>, item: &Item<'_>) -> Result<(), TxnError> {
+        let at = |doing| move |error| TxnError::io(doing, self.anchors.shown(&item.place), error);
+        let dir = dirs.parent(&item.at).map_err(at("open the directory of"))?;
         let name = item.at.path.name();
-        let small = match &item.content {
+        let new = &*item.new;
+        let small = match &new.content {
             Content::Bytes(bytes) => Some(std::borrow::Cow::Borrowed(&**bytes)),
-            Content::File(path) if item.size <= SMALL_BYTES => self.small_source(item, path)?.map(Into::into),
-            Content::Stored if item.size <= SMALL_BYTES || item.entry.kind == EntryKind::Symlink => {
+            Content::File(path) if new.size <= SMALL_BYTES => self.small_source(item, path)?.map(Into::into),
+            Content::Stored if new.size <= SMALL_BYTES || new.entry.kind == EntryKind::Symlink => {
                 Some(self.small_stored(item)?.into())
             }
-            Content::File(_) | Content::Stored => None,
+            Content::File(_) | Content::Stored | Content::Written(_) => None,
         };
-        let mode = match item.entry.kind {
+        let mode = match new.entry.kind {
             _ if item.private => Mode::Private,
             EntryKind::Executable => Mode::Executable,
             EntryKind::Plain => Mode::Plain,
             EntryKind::Symlink => {
                 let text = small.ok_or_else(|| TxnError::Bug("a link without a text".to_owned()))?;
                 self.store(item, &text)?;
-                return self.fs.symlink(&dir, name, &text).map_err(TxnError::at("create", &item.shown));
+                return self.fs.symlink(&dir, name, &text).map_err(at("create"));
             }
         };
-        let mut file = self.fs.create(&dir, name, mode).map_err(TxnError::at("create", &item.shown))?;
+        let mut file = self.fs.create(&dir, name, mode).map_err(at("create"))?;
         match small {
             Some(bytes) => {
-                write_all(self.fs, &mut file, &bytes).map_err(TxnError::at("write", &item.shown))?;
+                write_all(self.fs, &mut file, &bytes).map_err(at("write"))?;
                 self.store(item, &bytes)
             }
             None => self.stream(item, &mut file),
         }
     }
 
-    fn store(&self, item: &Item, bytes: &[u8]) -> Result<(), TxnError> {
+    fn store(&self, item: &Item<'_>, bytes: &[u8]) -> Result<(), TxnError> {
         let (true, Some((pack, shown))) = (item.store, self.pack) else { return Ok(()) };
         let mut pack = pack.lock().map_err(|_| TxnError::Bug("a staging thread died".to_owned()))?;
-        pack.add(self.fs, item.entry.sha256, bytes).map_err(TxnError::at("write", shown))
+        pack.add(self.fs, item.new.entry.sha256, bytes).map_err(TxnError::at("write", shown))
     }
 
     /// A source read into memory; nothing if it turns out to be large.
-    fn small_source(&self, item: &Item, path: &Path) -> Result<Option<Vec<u8>>, TxnError> {
+    fn small_source(&self, item: &Item<'_>, path: &Path) -> Result<Option<Vec<u8>>, TxnError> {
         let file = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
-        let mut bytes = Vec::with_capacity(usize::try_from(item.size).unwrap_or(0));
-        let read = read_pieces(self.fs, &file, item.size, |piece| {
+        let mut bytes = Vec::with_capacity(usize::try_from(item.new.size).unwrap_or(0));
+        let read = read_pieces(self.fs, &file, item.new.size, |piece| {
             bytes.extend_from_slice(piece);
             // It grew since it was planned, so it is not what was planned.
             if bytes.len() as u64 > 2 * SMALL_BYTES {
@@ -258,23 +263,25 @@ impl<F: Fs> Stager<'_, F> {
             }
         });
         match read {
-            Ok(()) if Digest::of(&bytes) == item.entry.sha256 => Ok(Some(bytes)),
+            Ok(()) if Digest::of(&bytes) == item.new.entry.sha256 => Ok(Some(bytes)),
             Err(error) if error.kind() != io::ErrorKind::FileTooLarge => {
                 Err(TxnError::io("read", path, error))
             }
-            _ => Err(TxnError::SourceChanged { path: item.shown.clone() }),
+            _ => Err(TxnError::SourceChanged { path: self.anchors.shown(&item.place) }),
         }
     }
 
-    fn small_stored(&self, item: &Item) -> Result<Vec<u8>, TxnError> {
+    fn small_stored(&self, item: &Item<'_>) -> Result<Vec<u8>, TxnError> {
         self.blobs
-            .read_to_vec(self.fs, &item.entry.sha256)
-            .map_err(TxnError::at("restore", &item.shown))?
-            .ok_or_else(|| not_stored(item))
+            .read_to_vec(self.fs, &item.new.entry.sha256)
+            .map_err(|error| TxnError::io("restore", self.anchors.shown(&item.place), error))?
+            .ok_or_else(|| self.not_stored(item))
     }
 
     /// Copies a large content piece by piece into the file and, if wanted, the pack.
-    fn stream(&self, item: &Item, file: &mut F::File) -> Result<(), TxnError> {
+    fn stream(&self, item: &Item<'_>, file: &mut F::File) -> Result<(), TxnError> {
+        let new = &*item.new;
+        let shown = self.anchors.shown(&item.place);
         let mut pack = match self.pack {
             Some((pack, _)) if item.store => {
                 Some(pack.lock().map_err(|_| TxnError::Bug("a staging thread died".to_owned()))?)
@@ -288,35 +295,56 @@ impl<F: Fs> Stager<'_, F> {
             write_all(self.fs, file, piece)?;
             pack.as_mut().map_or(Ok(()), |pack| pack.piece(self.fs, piece))
         };
-        match &item.content {
+        match &new.content {
             Content::File(path) => {
                 let source = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
-                read_pieces(self.fs, &source, item.size, take).map_err(TxnError::at("copy", &item.shown))?;
+                read_pieces(self.fs, &source, new.size, take).map_err(TxnError::at("copy", &shown))?;
             }
             Content::Stored => {
-                let there = self.blobs.read(self.fs, &item.entry.sha256, take);
-                if !there.map_err(TxnError::at("restore", &item.shown))? {
-                    return Err(not_stored(item));
+                let there = self.blobs.read(self.fs, &new.entry.sha256, take);
+                if !there.map_err(TxnError::at("restore", &shown))? {
+                    return Err(self.not_stored(item));
                 }
             }
-            Content::Bytes(bytes) => take(bytes).map_err(TxnError::at("write", &item.shown))?,
+            Content::Bytes(bytes) => take(bytes).map_err(TxnError::at("write", &shown))?,
+            Content::Written(writer) => {
+                let mut out = io::BufWriter::with_capacity(WRITTEN_BYTES, Taking(take));
+                let written = writer.write(&mut out).and_then(|()| io::Write::flush(&mut out));
+                written.map_err(TxnError::at("write", &shown))?;
+                drop(out.into_parts());
+            }
         }
-        if hasher.finish() != item.entry.sha256 {
-            return Err(TxnError::SourceChanged { path: item.shown.clone() });
+        if hasher.finish() != new.entry.sha256 {
+            return Err(TxnError::SourceChanged { path: shown });
         }
         if let (Some(mut pack), Some(offset)) = (pack, offset) {
-            pack.end(item.entry.sha256, offset);
+            pack.end(new.entry.sha256, offset);
         }
+        Ok(())
+    }
+
+    fn not_stored(&self, item: &Item<'_>) -> TxnError {
+        let path = self.anchors.shown(&item.place);
+        TxnError::NotStored { path, sha256: item.new.entry.sha256.to_string() }
+    }
+}
+
+/// A function that takes pieces, as something that is written to.
+struct Taking<T>(T);
+
+impl<T: FnMut(&[u8]) -> io::Result<()>> io::Write for Taking<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (self.0)(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-fn not_stored(item: &Item) -> TxnError {
-    TxnError::NotStored { path: item.shown.clone(), sha256: item.entry.sha256.to_string() }
-}
-
 /// Takes every step; `placed` grows with what must be taken back should a later one fail.
-fn put_into_place<F: Fs>(fs: &F, prepared: &Prepared<F>, placed: &mut Vec<usize>) -> Result<(), TxnError> {
+fn put_into_place<F: Fs>(fs: &F, prepared: &Prepared<'_, F>, placed: &mut Vec<usize>) -> Result<(), TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     for (index, step) in prepared.journal.steps.iter().enumerate() {
         let shown = prepared.anchors.shown(&step.place);
@@ -350,7 +378,7 @@ fn put_into_place<F: Fs>(fs: &F, prepared: &Prepared<F>, placed: &mut Vec<usize>
 }
 
 /// Takes back what [`put_into_place`] did, last first.
-fn take_back<F: Fs>(fs: &F, prepared: &Prepared<F>, placed: &[usize]) -> Result<(), TxnError> {
+fn take_back<F: Fs>(fs: &F, prepared: &Prepared<'_, F>, placed: &[usize]) -> Result<(), TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     for step in placed.iter().rev().map(|index| &prepared.journal.steps[*index]) {
         let shown = prepared.anchors.shown(&step.place);
@@ -385,7 +413,7 @@ fn take_back_step<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
 }
 
 /// Removes what was replaced; says whether there was anything. It was verified when it came out of its place.
-fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<bool, TxnError> {
+fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<'_, F>) -> Result<bool, TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     let mut removed = !prepared.journal.remove_dirs.is_empty();
     for step in &prepared.journal.steps {

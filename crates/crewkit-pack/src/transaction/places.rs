@@ -1,5 +1,6 @@
 //! From the paths of a request to places below open directories.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,20 @@ impl<F: Fs> Anchors<F> {
             });
         }
         Ok(Self { paths: paths.to_vec(), dirs })
+    }
+
+    /// Orders places by their absolute path; two names of one place are equal.
+    pub(crate) fn compare(&self, a: &Place, b: &Place) -> Ordering {
+        if a.anchor == b.anchor {
+            return a.path.cmp(&b.path);
+        }
+        // Anchors are different directories: unless one lies in the other, they decide.
+        let (one, other) = (&self.paths[a.anchor], &self.paths[b.anchor]);
+        if one.starts_with(other) || other.starts_with(one) {
+            self.shown(a).cmp(&self.shown(b))
+        } else {
+            one.cmp(other)
+        }
     }
 
     /// The absolute path of a place, for messages and for telling places apart.

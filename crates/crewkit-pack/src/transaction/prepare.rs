@@ -3,15 +3,15 @@
 //! The outcome is the journal of the transaction and the list of what to stage; nothing is decided after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use super::places::{Anchors, locate};
 use super::roots::{Root, anchors_above, plan_roots, read_root, root_place, snapshot_root};
 use super::survey::{Presence, Survey, Volume, check, room};
-use super::{Content, NewFile, Request, TxnError};
+use super::{NewFile, Request, TxnError, Writer};
 use crate::blobs::Blobs;
-use crate::entry::{Entry, EntryKind, Observed};
+use crate::entry::{Entry, Observed};
 use crate::fs::Fs;
 use crate::hash::Digest;
 use crate::journal::{Action, Journal, Place, STAGED_PREFIX, Step, TreeFile};
@@ -21,11 +21,11 @@ use crate::snapshot::{self, Change, Header, Snapshot};
 
 /// A transaction that may begin.
 #[derive(Debug)]
-pub(super) struct Prepared<F: Fs> {
+pub(super) struct Prepared<'a, F: Fs> {
     pub(super) journal: Journal,
     pub(super) anchors: Anchors<F>,
     /// Files to stage.
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<Item<'a>>,
     /// Contents on disk that the store does not have yet.
     pub(super) keep: Vec<Keep>,
     /// Where the new pack is staged, if there is anything to store.
@@ -37,17 +37,33 @@ pub(super) struct Prepared<F: Fs> {
 
 /// A file to stage.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct Item<'a> {
     /// Where it is staged.
     pub(super) at: Place,
-    /// Where it goes, for messages.
-    pub(super) shown: PathBuf,
-    pub(super) entry: Entry,
-    pub(super) size: u64,
-    pub(super) content: Content,
+    /// Where it goes.
+    pub(super) place: Place,
+    pub(super) new: New<'a>,
     /// Whether its content belongs into the store.
     pub(super) store: bool,
     pub(super) private: bool,
+}
+
+/// A content to stage: one of the request, or one that follows from it.
+#[derive(Debug, Clone)]
+pub(super) enum New<'a> {
+    Asked(&'a NewFile),
+    Made(NewFile),
+}
+
+impl Deref for New<'_> {
+    type Target = NewFile;
+
+    fn deref(&self) -> &NewFile {
+        match self {
+            New::Asked(new) => new,
+            New::Made(new) => new,
+        }
+    }
 }
 
 /// A file whose content goes into the store before it is replaced.
@@ -70,20 +86,22 @@ pub(super) struct Store<'a, F: Fs> {
 }
 
 /// A place with what was and what shall be there.
-pub(super) struct Work {
+pub(super) struct Work<'a> {
     pub(super) place: Place,
-    pub(super) shown: PathBuf,
     pub(super) before: Option<Entry>,
-    pub(super) after: Option<NewFile>,
+    pub(super) after: Option<New<'a>>,
+    /// Whether what was there belongs into the store.
+    pub(super) keep: bool,
+    /// Whether what shall be there belongs into the store.
     pub(super) store: bool,
     pub(super) private: bool,
 }
 
 /// Checks a request and plans it; nothing when it would change nothing.
-pub(super) fn prepare<F: Fs>(
+pub(super) fn prepare<'a, F: Fs>(
     store: &Store<'_, F>,
-    request: &Request,
-) -> Result<Option<Prepared<F>>, TxnError> {
+    request: &'a Request,
+) -> Result<Option<Prepared<'a, F>>, TxnError> {
     let mut anchors = Anchors::new();
     let state = anchors.add(store.base_path.clone(), store.base.clone());
     let mut roots = Vec::with_capacity(request.roots.len());
@@ -112,6 +130,7 @@ pub(super) fn prepare<F: Fs>(
     builder.files(&mut survey, works.iter().filter(|work| work.after.is_none()))?;
     builder.files(&mut survey, plan.manifests.iter())?;
     builder.files(&mut survey, std::iter::once(&snapshot))?;
+    drop(works);
 
     let mut remove_dirs: Vec<Place> = plan.remove_dirs.into_iter().collect();
     remove_dirs.sort_by_key(|place| std::cmp::Reverse(anchors.shown(place).components().count()));
@@ -142,7 +161,7 @@ fn snapshot_work<F: Fs>(
     roots: &[Root],
     changes: Vec<Change>,
     state: usize,
-) -> Result<Work, TxnError> {
+) -> Result<Work<'static>, TxnError> {
     let header = Header {
         crewkit_snapshot: Header::FORMAT,
         id: store.next_id.clone(),
@@ -156,77 +175,69 @@ fn snapshot_work<F: Fs>(
         roots: request.roots.iter().zip(roots).map(snapshot_root).collect(),
         counts: snapshot::count(&changes),
     };
-    let bytes = Snapshot { header, changes }.encode();
-    let bytes: Arc<[u8]> = bytes.map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?.into();
-    let entry = Entry { sha256: Digest::of(&bytes), kind: EntryKind::Plain };
+    let snapshot = Snapshot { header, changes };
+    let new = Writer::file(move |out| snapshot.encode(out))
+        .map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
     let place = state_place(store, state, format!("snapshots/{}{}", store.next_id, snapshot::ENDING))?;
-    Ok(Work {
-        shown: store.base_path.join(place.path.as_path()),
-        place,
-        before: None,
-        after: Some(NewFile { entry, size: bytes.len() as u64, content: Content::Bytes(bytes) }),
-        store: false,
-        private: true,
-    })
+    Ok(Work { place, before: None, after: Some(New::Made(new)), keep: false, store: false, private: true })
 }
 
-fn works_of_changes<F: Fs>(
-    request: &Request,
+fn works_of_changes<'a, F: Fs>(
+    request: &'a Request,
     roots: &[Root],
     anchors: &Anchors<F>,
-) -> Result<Vec<Work>, TxnError> {
-    let mut works: Vec<Work> = Vec::with_capacity(request.changes.len());
-    let mut seen: HashMap<PathBuf, usize> = HashMap::with_capacity(request.changes.len());
+) -> Result<Vec<Work<'a>>, TxnError> {
+    let mut works: Vec<Work<'a>> = Vec::with_capacity(request.changes.len());
     for change in &request.changes {
         let root =
             roots.get(change.root).ok_or_else(|| TxnError::Bug("a change without a root".to_owned()))?;
-        let root_path = &request.roots[change.root].path;
-        let place = root_place(root, &change.path, root_path)?;
-        let shown = anchors.shown(&place);
+        let place = root_place(root, &change.path, &request.roots[change.root].path)?;
         let is_reserved = |name: &str| name.starts_with(STAGED_PREFIX) || managed::is_manifest_name(name);
         if let Some(name) = change.path.components().find(|name| is_reserved(name)) {
             let reason = format!("the name `{name}` is reserved");
-            return Err(TxnError::BadPath { path: shown, reason });
+            return Err(TxnError::BadPath { path: anchors.shown(&place), reason });
         }
-        if let Some(&first) = seen.get(&shown) {
-            let first = &works[first];
-            let after = |new: &Option<NewFile>| new.as_ref().map(|new| new.entry);
-            if first.before == change.before && after(&first.after) == after(&change.after) {
-                continue;
-            }
-            return Err(TxnError::Twice { path: shown });
-        }
-        seen.insert(shown.clone(), works.len());
-        let (before, after) = (change.before, change.after.clone());
-        works.push(Work { place, shown, before, after, store: true, private: false });
+        let after = change.after.as_ref().map(New::Asked);
+        works.push(Work { place, before: change.before, after, keep: true, store: true, private: false });
     }
-    works.sort_by(|a, b| a.place.cmp(&b.place));
-    Ok(works)
+    // Two roots can lie in each other, so that a place has two names.
+    works.sort_by(|a, b| anchors.compare(&a.place, &b.place));
+    let mut twice = None;
+    works.dedup_by(|second, first| {
+        if anchors.compare(&first.place, &second.place).is_ne() {
+            return false;
+        }
+        let after = |work: &Work<'_>| work.after.as_ref().map(|new| new.entry);
+        if first.before != second.before || after(first) != after(second) {
+            twice.get_or_insert_with(|| anchors.shown(&first.place));
+        }
+        true
+    });
+    match twice {
+        Some(path) => Err(TxnError::Twice { path }),
+        None => Ok(works),
+    }
 }
 
 /// What is on disk, not in the store, and could be wanted again.
 fn contents_to_keep<F: Fs>(
     store: &Store<'_, F>,
     survey: &mut Survey<'_, F>,
-    works: &[Work],
-    manifests: &[Work],
+    works: &[Work<'_>],
+    manifests: &[Work<'_>],
     newly_managed: &[Place],
 ) -> Result<Vec<Keep>, TxnError> {
     let mut keep = Vec::new();
     let mut seen = HashSet::new();
     for work in works.iter().chain(manifests) {
-        let Some(entry) = work.before else { continue };
         // A manifest of ours can be written again from the snapshots.
-        if !work.store && !is_foreign(survey, work)? {
-            continue;
-        }
+        let Some(entry) = work.before.filter(|_| work.keep) else { continue };
         if !store.blobs.contains(&entry.sha256) && seen.insert(entry.sha256) {
             keep.push(Keep { at: work.place.clone(), entry });
         }
     }
     for place in newly_managed {
-        let shown = survey.anchors.shown(place);
-        if let Observed::Entry(entry) = survey.observe(place, &shown)?
+        if let Observed::Entry(entry) = survey.observe(place)?
             && !store.blobs.contains(&entry.sha256)
             && seen.insert(entry.sha256)
         {
@@ -236,33 +247,19 @@ fn contents_to_keep<F: Fs>(
     Ok(keep)
 }
 
-/// Whether a manifest that is about to be replaced is not one.
-fn is_foreign<F: Fs>(survey: &mut Survey<'_, F>, manifest: &Work) -> Result<bool, TxnError> {
-    if manifest.before.is_some_and(|entry| entry.kind == EntryKind::Symlink) {
-        return Ok(true);
-    }
-    let dir = survey.dirs.parent(&manifest.place).map_err(TxnError::at("open", &manifest.shown))?;
-    let name = manifest.place.path.name();
-    let bytes =
-        crate::entry::read_all(survey.fs, &dir, name).map_err(TxnError::at("read", &manifest.shown))?;
-    let target = name.strip_prefix(".agentpack.manifest.").and_then(|rest| rest.strip_suffix(".json"));
-    Ok(managed::parse(&bytes, target.unwrap_or_default(), &manifest.shown)
-        .map_or(true, |(_, warnings)| !warnings.is_empty()))
-}
-
 /// Collects steps and what to stage for them.
-struct Builder<'a, F: Fs> {
+struct Builder<'a, 'r, F: Fs> {
     id: String,
     blobs: &'a Blobs<F>,
     steps: Vec<Step>,
-    items: Vec<Item>,
+    items: Vec<Item<'r>>,
     /// Contents that go into the new pack.
     stored: HashSet<Digest>,
     /// By file system: the sizes of what goes onto it.
     needed: HashMap<u64, Vec<u64>>,
 }
 
-impl<'a, F: Fs> Builder<'a, F> {
+impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
     fn new(store: &Store<'a, F>) -> Self {
         Self {
             id: store.next_id.clone(),
@@ -283,7 +280,7 @@ impl<'a, F: Fs> Builder<'a, F> {
         Ok(staged_at)
     }
 
-    fn is_new(&self, new: Option<&NewFile>) -> bool {
+    fn is_new(&self, new: Option<&New<'_>>) -> bool {
         new.is_some_and(|new| {
             !self.blobs.contains(&new.entry.sha256) && !self.stored.contains(&new.entry.sha256)
         })
@@ -293,32 +290,25 @@ impl<'a, F: Fs> Builder<'a, F> {
         Journal::staged_name(&self.id, self.steps.len())
     }
 
-    fn item(&mut self, at: Place, work: &Work, device: u64) {
+    fn item(&mut self, at: Place, work: &Work<'r>, device: u64) {
         let Some(new) = &work.after else { return };
         let store = work.store && self.is_new(Some(new));
         if store {
             self.stored.insert(new.entry.sha256);
         }
         self.needed.entry(device).or_default().push(new.size);
-        self.items.push(Item {
-            at,
-            shown: work.shown.clone(),
-            entry: new.entry,
-            size: new.size,
-            content: new.content.clone(),
-            store,
-            private: work.private,
-        });
+        let private = work.private;
+        self.items.push(Item { at, place: work.place.clone(), new: new.clone(), store, private });
     }
 
     /// Directories that do not exist yet are built aside and appear whole.
     fn trees(
         &mut self,
         survey: &mut Survey<'_, F>,
-        works: &[Work],
-        manifests: &[Work],
+        works: &[Work<'r>],
+        manifests: &[Work<'r>],
     ) -> Result<(), TxnError> {
-        let mut trees: BTreeMap<PathBuf, (Place, Vec<&Work>)> = BTreeMap::new();
+        let mut trees: BTreeMap<PathBuf, (Place, Vec<&Work<'r>>)> = BTreeMap::new();
         for work in works.iter().chain(manifests).filter(|work| work.after.is_some()) {
             let presence = survey.presence(work.place.anchor, work.place.path.parent())?;
             if let Presence::Missing { top } = presence {
@@ -333,9 +323,7 @@ impl<'a, F: Fs> Builder<'a, F> {
             let mut dirs = BTreeSet::new();
             let mut files = Vec::with_capacity(works.len());
             for work in works {
-                let below = work.shown.strip_prefix(&shown).ok();
-                let path = below.and_then(|below| RelPath::from_path(below).ok());
-                let path = path.ok_or_else(|| TxnError::Bug("a file outside its tree".to_owned()))?;
+                let path = below(survey.anchors, &place, &shown, &work.place)?;
                 let mut parent = path.parent();
                 while let Some(dir) = parent {
                     parent = dir.parent();
@@ -344,7 +332,7 @@ impl<'a, F: Fs> Builder<'a, F> {
                     }
                 }
                 let at = staged_at.path.join(&path);
-                let at = at.map_err(|error| TxnError::bad_path(&work.shown, &error))?;
+                let at = at.map_err(|error| TxnError::bad_path(work.place.path.as_path(), &error))?;
                 self.item(Place { anchor: place.anchor, path: at }, work, device);
                 files.push(TreeFile { path, new: work.after.as_ref().map(|new| new.entry) });
             }
@@ -359,8 +347,11 @@ impl<'a, F: Fs> Builder<'a, F> {
     fn files<'w>(
         &mut self,
         survey: &mut Survey<'_, F>,
-        works: impl Iterator<Item = &'w Work>,
-    ) -> Result<(), TxnError> {
+        works: impl Iterator<Item = &'w Work<'r>>,
+    ) -> Result<(), TxnError>
+    where
+        'r: 'w,
+    {
         for work in works {
             if survey.presence(work.place.anchor, work.place.path.parent())? != Presence::Present {
                 continue;
@@ -382,7 +373,7 @@ impl<'a, F: Fs> Builder<'a, F> {
     /// The size of the new pack.
     fn stored_bytes(&self, survey: &mut Survey<'_, F>, keep: &[Keep]) -> Result<u64, TxnError> {
         let sizes: HashMap<Digest, u64> =
-            self.items.iter().filter(|item| item.store).map(|item| (item.entry.sha256, item.size)).collect();
+            self.items.iter().filter(|item| item.store).map(|item| (item.new.entry.sha256, item.new.size)).collect();
         let mut total = sizes.values().sum::<u64>();
         for kept in keep {
             let shown = survey.anchors.shown(&kept.at);
@@ -392,6 +383,24 @@ impl<'a, F: Fs> Builder<'a, F> {
         }
         Ok(total + 64 * (sizes.len() + keep.len()) as u64)
     }
+}
+
+/// Where a file is in the tree at `top`, which is shown as `shown`.
+fn below<F: Fs>(
+    anchors: &Anchors<F>,
+    top: &Place,
+    shown: &Path,
+    place: &Place,
+) -> Result<RelPath, TxnError> {
+    let outside = || TxnError::Bug("a file outside its tree".to_owned());
+    if top.anchor == place.anchor {
+        let rest = place.path.as_str().strip_prefix(top.path.as_str());
+        let rest = rest.and_then(|rest| rest.strip_prefix('/')).ok_or_else(outside)?;
+        return RelPath::new(rest).map_err(|_| outside());
+    }
+    let place = anchors.shown(place);
+    let rest = place.strip_prefix(shown).map_err(|_| outside())?;
+    RelPath::from_path(rest).map_err(|_| outside())
 }
 
 /// The place of another name in the same directory.

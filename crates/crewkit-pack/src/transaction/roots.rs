@@ -1,14 +1,14 @@
 //! The roots of a request: their target manifests before and after, the directories made for their files, and what
 //! the snapshot says about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use super::places::{Anchors, RootAt};
-use super::prepare::Work;
+use super::prepare::{New, Work};
 use super::survey::{Presence, Survey};
-use super::{Content, FileChange, ManifestChange, NewFile, Request, RootChange, SnapshotKind, TxnError};
+use super::{FileChange, ManifestChange, Request, RootChange, SnapshotKind, TxnError, Writer};
 use crate::entry::{Entry, EntryKind, Observed, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
@@ -31,7 +31,7 @@ pub(super) struct Root {
 #[derive(Default)]
 pub(super) struct RootsPlan {
     /// Manifests to write or remove.
-    pub(super) manifests: Vec<Work>,
+    pub(super) manifests: Vec<Work<'static>>,
     /// What the snapshot records.
     pub(super) changes: Vec<Change>,
     /// Directories to remove if they are empty afterwards.
@@ -62,16 +62,16 @@ pub(super) fn plan_roots<F: Fs>(
         {
             all.remove_dirs.extend(dirs_above(anchors, root, anchor, old.created.above));
         }
-        if let Some(work) = manifest_work(root, &change.target, &plan, &request.now.to_string(), anchors)? {
+        let (mut recorded, newly) = record(index, root, &plan, &files);
+        if let Some(work) = manifest_work(root, &change.target, plan, request.now.to_string())? {
             // A root can have two names; its manifest is one.
-            let entry = |work: &Work| work.after.as_ref().map(|new| new.entry);
-            match all.manifests.iter().find(|known| known.shown == work.shown) {
+            let entry = |work: &Work<'_>| work.after.as_ref().map(|new| new.entry);
+            match all.manifests.iter().find(|known| anchors.compare(&known.place, &work.place).is_eq()) {
                 Some(known) if entry(known) == entry(&work) => {}
-                Some(_) => return Err(TxnError::Twice { path: work.shown }),
+                Some(_) => return Err(TxnError::Twice { path: anchors.shown(&work.place) }),
                 None => all.manifests.push(work),
             }
         }
-        let (mut recorded, newly) = record(index, root, &plan, &files);
         if request.kind != SnapshotKind::Rollback {
             check_released(survey, root, &recorded, &change.path)?;
         }
@@ -284,26 +284,23 @@ fn plan_manifest(
     ManifestPlan { new: Some(new), touched, remove_dirs }
 }
 
-fn manifest_work<F: Fs>(
+fn manifest_work(
     root: &Root,
     target: &str,
-    plan: &ManifestPlan,
-    now: &str,
-    anchors: &Anchors<F>,
-) -> Result<Option<Work>, TxnError> {
+    plan: ManifestPlan,
+    now: String,
+) -> Result<Option<Work<'static>>, TxnError> {
     if !plan.touched {
         return Ok(None);
     }
     let name = RelPath::new(managed::file_name(target))
         .map_err(|error| TxnError::bad_path(Path::new(target), &error))?;
     let place = root_place(root, &name, Path::new(""))?;
-    let after = plan.new.as_ref().map(|manifest| {
-        let bytes: Arc<[u8]> = managed::render(manifest, now).into();
-        let entry = Entry { sha256: Digest::of(&bytes), kind: EntryKind::Plain };
-        NewFile { entry, size: bytes.len() as u64, content: Content::Bytes(bytes) }
-    });
-    let shown = anchors.shown(&place);
-    Ok(Some(Work { place, shown, before: root.file, after, store: false, private: false }))
+    let written =
+        plan.new.map(|manifest| Writer::file(move |out| managed::write(&manifest, &now, out)));
+    let after = written.transpose().map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))?;
+    let after = after.map(New::Made);
+    Ok(Some(Work { place, before: root.file, after, keep: root.foreign, store: false, private: false }))
 }
 
 /// What the snapshot says about a root, and which files became managed without being written.
@@ -313,50 +310,71 @@ fn record(
     plan: &ManifestPlan,
     files: &[&FileChange],
 ) -> (Vec<Change>, Vec<RelPath>) {
-    let by_path = |list: &[ManagedFile]| -> BTreeMap<RelPath, WasManaged> {
-        list.iter().map(|file| (file.path.clone(), WasManaged::from(file))).collect()
+    let old = root.old.as_ref().map_or(&[][..], |old| &old.files);
+    let new = plan.new.as_ref().map_or(&[][..], |new| &new.files);
+    let listed = |list: &[ManagedFile], path: &RelPath| {
+        let at = list.binary_search_by(|file| file.path.cmp(path)).ok()?;
+        list.get(at).map(WasManaged::from)
     };
-    let old = root.old.as_ref().map(|old| by_path(&old.files)).unwrap_or_default();
-    let new = plan.new.as_ref().map(|new| by_path(&new.files)).unwrap_or_default();
-    let mut changes = BTreeMap::new();
+    let mut changes: Vec<Change> = files
+        .iter()
+        .map(|file| Change {
+            root: index,
+            path: file.path.clone(),
+            before: file.before,
+            after: file.after.as_ref().map(|new| new.entry),
+            was_managed: listed(old, &file.path),
+            managed: listed(new, &file.path).is_some(),
+        })
+        .collect();
+    changes.sort_by(|a, b| a.path.cmp(&b.path));
+    // A path that the request names twice counts once, as it did last.
+    changes.reverse();
+    changes.dedup_by(|second, first| first.path == second.path);
+    changes.reverse();
+    let changed = changes.len();
     let mut newly = Vec::new();
-    for file in files {
-        changes.insert(
-            file.path.clone(),
-            Change {
-                root: index,
-                path: file.path.clone(),
-                before: file.before,
-                after: file.after.as_ref().map(|new| new.entry),
-                was_managed: old.get(&file.path).cloned(),
-                managed: new.contains_key(&file.path),
-            },
-        );
-    }
-    for path in old.keys().chain(new.keys()) {
-        let (was, is) = (old.get(path), new.get(path));
-        if was == is || changes.contains_key(path) {
+    for (was, is) in side_by_side(old, new) {
+        let Some(path) = was.or(is).map(|file| &file.path) else { continue };
+        let known = changes[..changed].binary_search_by(|change| change.path.cmp(path)).is_ok();
+        if was == is || known {
             continue;
         }
-        let entry = |managed: &WasManaged| managed.at(path.clone()).entry();
         // Untouched on disk: what the manifest says is there now is what is there, or it is gone.
-        let there = is.map(entry);
-        if was.map(|was| was.sha256) != is.map(|is| is.sha256) && is.is_some() {
+        let there = is.map(ManagedFile::entry);
+        if is.is_some() && was.map(|was| was.sha256) != is.map(|is| is.sha256) {
             newly.push(path.clone());
         }
-        changes.insert(
-            path.clone(),
-            Change {
-                root: index,
-                path: path.clone(),
-                before: there,
-                after: there,
-                was_managed: was.cloned(),
-                managed: is.is_some(),
-            },
-        );
+        changes.push(Change {
+            root: index,
+            path: path.clone(),
+            before: there,
+            after: there,
+            was_managed: was.map(WasManaged::from),
+            managed: is.is_some(),
+        });
     }
-    (changes.into_values().collect(), newly)
+    changes.sort_by(|a, b| a.path.cmp(&b.path));
+    (changes, newly)
+}
+
+/// Pairs the entries of two lists that are sorted by path.
+fn side_by_side<'a>(
+    old: &'a [ManagedFile],
+    new: &'a [ManagedFile],
+) -> impl Iterator<Item = (Option<&'a ManagedFile>, Option<&'a ManagedFile>)> {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(was), Some(is)) => was.path.cmp(&is.path),
+        };
+        let was = if order.is_le() { old.next() } else { None };
+        let is = if order.is_ge() { new.next() } else { None };
+        Some((was, is))
+    })
 }
 
 /// A file that leaves the manifest is deleted or already gone. One that is still there was unknown to the plan,
@@ -369,10 +387,9 @@ fn check_released<F: Fs>(
 ) -> Result<(), TxnError> {
     for change in changes.iter().filter(|change| change.op() == snapshot::Op::Manage && !change.managed) {
         let place = root_place(root, &change.path, shown)?;
-        let shown = shown.join(change.path.as_path());
-        if survey.observe(&place, &shown)? != Observed::Absent {
+        if survey.observe(&place)? != Observed::Absent {
             return Err(TxnError::Changed {
-                path: shown,
+                path: shown.join(change.path.as_path()),
                 found: "it is managed, which the plan did not know",
             });
         }

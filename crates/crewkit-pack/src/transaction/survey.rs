@@ -102,28 +102,33 @@ impl<'a, F: Fs> Survey<'a, F> {
             Presence::Present => place.path.parent(),
             Presence::Missing { top } => top.path.parent(),
         };
-        let shown = self.anchors.shown(place);
-        let dir = self.dirs.dir(place.anchor, parent).map_err(TxnError::at("open", &shown))?;
-        self.fs.device(&dir).map_err(TxnError::at("look at", &shown))
+        let dir = self.dirs.dir(place.anchor, parent);
+        let device = dir.and_then(|dir| self.fs.device(&dir));
+        device.map_err(|error| TxnError::io("look at", self.anchors.shown(place), error))
     }
 
     /// What is at a place.
-    pub(super) fn observe(&mut self, place: &Place, shown: &Path) -> Result<Observed, TxnError> {
+    pub(super) fn observe(&mut self, place: &Place) -> Result<Observed, TxnError> {
         match self.presence(place.anchor, place.path.parent())? {
             Presence::Missing { .. } => Ok(Observed::Absent),
             Presence::Present => {
-                let dir = self.dirs.parent(place).map_err(TxnError::at("open", shown))?;
-                observe(self.fs, &dir, place.path.name()).map_err(TxnError::at("read", shown))
+                let failed = |doing| move |error| (doing, error);
+                let dir = self.dirs.parent(place).map_err(failed("open"));
+                let found = dir.and_then(|dir| {
+                    observe(self.fs, &dir, place.path.name()).map_err(failed("read"))
+                });
+                found.map_err(|(doing, error)| TxnError::io(doing, self.anchors.shown(place), error))
             }
         }
     }
 }
 
 /// Every place still holds what the plan saw.
-pub(super) fn check<F: Fs>(survey: &mut Survey<'_, F>, works: &[Work]) -> Result<(), TxnError> {
+pub(super) fn check<F: Fs>(survey: &mut Survey<'_, F>, works: &[Work<'_>]) -> Result<(), TxnError> {
     for work in works {
-        let path = || work.shown.clone();
-        match (survey.observe(&work.place, &work.shown)?, work.before) {
+        let anchors = survey.anchors;
+        let path = || anchors.shown(&work.place);
+        match (survey.observe(&work.place)?, work.before) {
             (Observed::Absent, None) => {}
             (Observed::Entry(found), Some(expected)) if found == expected => {}
             (Observed::Directory, _) => {

@@ -141,7 +141,7 @@ fn many_files_are_staged_by_several_threads_from_sources_of_all_sizes() {
         if let Content::Bytes(bytes) = &new.content {
             fs::write(&path, bytes).unwrap();
         }
-        new.content = Content::File(path);
+        new.content = Content::File(path.into());
     }
     let home = StateHome::new(temp.path().join("home")).threads(4);
     let lock = LockRequest { command: "deploy".to_owned(), since: at(1), wait: std::time::Duration::ZERO };
@@ -168,7 +168,7 @@ fn a_source_that_changed_since_the_plan_stops_everything() {
         let world = World::new(RealFs::default(), temp.path().join("home"), &[("codex", &root)]);
         let mut request = world.request(&[want(&[("a", &"x".repeat(size)), ("b", "fine")])], at(1)).unwrap();
         fs::write(&source, "y".repeat(size)).unwrap();
-        request.changes[0].after.as_mut().unwrap().content = Content::File(source.clone());
+        request.changes[0].after.as_mut().unwrap().content = Content::File(source.as_path().into());
         let error = world.home.lock_alone("deploy").unwrap().apply(&request).unwrap_err();
         assert_eq!(error.code(), Code::SourceMismatch, "{error}");
         assert!(!root.exists());
@@ -176,7 +176,7 @@ fn a_source_that_changed_since_the_plan_stops_everything() {
     symlink(&source, temp.path().join("link")).unwrap();
     let world = World::new(RealFs::default(), temp.path().join("home"), &[("codex", &root)]);
     let mut request = world.request(&[want(&[("a", "x")])], at(1)).unwrap();
-    request.changes[0].after.as_mut().unwrap().content = Content::File(temp.path().join("link"));
+    request.changes[0].after.as_mut().unwrap().content = Content::File(temp.path().join("link").into());
     assert!(world.home.lock_alone("deploy").unwrap().apply(&request).is_err(), "a source is not a link");
     assert!(!root.exists());
 }
