@@ -2,7 +2,7 @@
 //!
 //! Target trees are none of its business: they change only through a transaction.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
         }
         fs::rename(&staged, path)?;
         if durable {
-            File::open(parent)?.sync_all()?;
+            crate::fs::paths::sync_dir(parent)?;
         }
         Ok(())
     })();

@@ -57,9 +57,15 @@ pub fn check_root(target: TargetKind, root: &Path, scan_extras: bool) -> RootChe
     RootCheck { target, root: root.to_owned(), scan_extras, exists, writable, issues, suggestion }
 }
 
+#[cfg(unix)]
 fn is_writable(dir: &Path) -> bool {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+#[cfg(not(unix))]
+fn is_writable(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|metadata| !metadata.permissions().readonly())
 }
 
 impl RootCheck {

@@ -14,7 +14,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -190,8 +189,8 @@ impl HashCache {
     }
 
     /// Whether the names in a directory of these stat data may be remembered, if they are read from now on.
-    pub(crate) fn may_keep_names(&self, stat: &Stat, dir: impl AsFd) -> bool {
-        settled(stat, (self.clock)()) && self.reliable(stat.device, dir)
+    pub(crate) fn may_keep_names(&self, stat: &Stat, has_local_clock: impl FnOnce() -> bool) -> bool {
+        settled(stat, (self.clock)()) && self.reliable(stat.device, has_local_clock)
     }
 
     /// Remembers the names in a directory; its stat data must be the same before and after they were read.
@@ -209,7 +208,7 @@ impl HashCache {
         let file = open()?;
         let known = Known { sha256: hash_stream(&file, stat.size)?, marks: Marks::NONE };
         let same = crate::scan::stat_of(&file).is_ok_and(|after| after == *stat);
-        if same && settled(stat, now) && self.reliable(stat.device, &file) {
+        if same && settled(stat, now) && self.reliable(stat.device, || crate::scan::has_local_clock(&file)) {
             self.put(stat, Fresh::File(known));
         }
         Ok(known)
@@ -229,10 +228,10 @@ impl HashCache {
         }
     }
 
-    fn reliable(&self, device: u64, file: impl AsFd) -> bool {
+    fn reliable(&self, device: u64, has_local_clock: impl FnOnce() -> bool) -> bool {
         let seen = self.devices.read().unwrap_or_else(PoisonError::into_inner).get(&device).copied();
         seen.unwrap_or_else(|| {
-            let reliable = crate::scan::has_local_clock(file);
+            let reliable = has_local_clock();
             self.devices.write().unwrap_or_else(PoisonError::into_inner).insert(device, reliable);
             reliable
         })
@@ -278,7 +277,7 @@ fn settled(stat: &Stat, now: SystemTime) -> bool {
 
 const BUFFER: usize = 64 * 1024;
 
-fn hash_stream(mut file: &File, size: u64) -> io::Result<Digest> {
+pub(crate) fn hash_stream(mut file: &File, size: u64) -> io::Result<Digest> {
     use io::Read as _;
     let mut hasher = Hasher::default();
     let capacity = usize::try_from(size).unwrap_or(BUFFER).saturating_add(1).min(BUFFER);

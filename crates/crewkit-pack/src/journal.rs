@@ -127,13 +127,7 @@ enum Line {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LineRef<'a> {
-    Head {
-        crewkit_journal: u32,
-        id: &'a str,
-        command: &'a str,
-        started_at: &'a str,
-        anchors: &'a [PathBuf],
-    },
+    Head { crewkit_journal: u32, id: &'a str, command: &'a str, started_at: &'a str, anchors: &'a [PathBuf] },
     Step(&'a Step),
     RemoveDir(&'a Place),
     End { sha256: Digest },

@@ -1,15 +1,14 @@
 //! One changing command at a time per home.
 //!
-//! The lock is the kernel's (`flock`), so it vanishes with the process that holds it, however that ends. The file's
+//! The lock is the kernel's (`flock` where there is one), so it vanishes with the process that holds it, however that ends. The file's
 //! content only serves the message: who holds it, doing what, since when.
 
 use std::fmt;
-use std::io;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// How often a waiting command looks again.
@@ -52,7 +51,7 @@ impl fmt::Display for Holder {
 /// The lock, held until it is dropped.
 #[derive(Debug)]
 pub struct StateLock {
-    file: std::os::fd::OwnedFd,
+    file: File,
     turn: u64,
 }
 
@@ -68,18 +67,19 @@ pub enum LockError {
 impl StateLock {
     /// Takes the lock at `path`, waiting as long as `request` allows.
     pub fn acquire(path: &Path, request: &LockRequest) -> Result<Self, LockError> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let open = || rustix::fs::open(path, flags, Mode::from_raw_mode(0o600));
-        let file = rustix::io::retry_on_intr(open).map_err(|error| LockError::Io(error.into()))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = private_and_no_link(&mut options).open(path).map_err(LockError::Io)?;
         let began = Instant::now();
         loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) => break,
-                Err(Errno::WOULDBLOCK) if began.elapsed() >= request.wait => {
+                Err(TryLockError::WouldBlock) if began.elapsed() >= request.wait => {
                     return Err(LockError::Held(read_holder(&file)));
                 }
-                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(POLL),
-                Err(error) => return Err(LockError::Io(error.into())),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(POLL),
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
             }
         }
         let turn = read_holder(&file).turn + 1;
@@ -90,9 +90,8 @@ impl StateLock {
 
     /// The turn of whoever had the lock at `path` last; 0 when nobody had it yet.
     pub fn last_turn(path: &Path) -> u64 {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let open = || rustix::fs::open(path, flags, Mode::empty());
-        rustix::io::retry_on_intr(open).map_or(0, |file| read_holder(&file).turn)
+        let opened = private_and_no_link(OpenOptions::new().read(true)).open(path);
+        opened.map_or(0, |file| read_holder(&file).turn)
     }
 
     /// Whether nobody else had the lock since [`last_turn`](Self::last_turn) said `turn`.
@@ -109,8 +108,8 @@ impl StateLock {
             turn: self.turn,
         };
         if let Ok(note) = serde_json::to_vec(&holder) {
-            let _ = rustix::fs::ftruncate(&self.file, 0);
-            let _ = rustix::io::pwrite(&self.file, &note, 0);
+            let mut file = &self.file;
+            let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(&note));
         }
     }
 }
@@ -119,15 +118,26 @@ impl Drop for StateLock {
     /// Closing the file would not be enough: a child process that is just being started still has a copy of the
     /// handle, and with it the lock, until it has become its own program.
     fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = self.file.unlock();
     }
 }
 
-fn read_holder(file: &std::os::fd::OwnedFd) -> Holder {
-    let mut note = vec![0; 4096];
-    let length = rustix::io::pread(file, &mut note, 0).unwrap_or(0);
+fn read_holder(mut file: &File) -> Holder {
     let unknown = Holder { pid: 0, command: String::new(), since: String::new(), turn: 0 };
-    serde_json::from_slice(&note[..length]).unwrap_or(unknown)
+    let mut note = Vec::new();
+    let read = file.rewind().and_then(|()| file.take(4096).read_to_end(&mut note));
+    read.ok().and_then(|_| serde_json::from_slice(&note).ok()).unwrap_or(unknown)
+}
+
+/// A new lock is its owner's alone, and a link in its place is not followed.
+fn private_and_no_link(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits();
+        options.mode(0o600).custom_flags(no_link.cast_signed());
+    }
+    options
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! The files of a module: where each comes from and what it hashes to, without copying any of them.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +12,7 @@ use crate::hash::{Digest, Hasher};
 use crate::hash_cache::{HashCache, Known, Marks};
 use crate::path::RelPath;
 use crate::read::{self, ReadError};
-use crate::scan::{self, Item, Next};
+use crate::scan::{self, Item, Next, Opened};
 
 /// The directory of an overlay's own files, never deployed.
 pub const METADATA_DIR: &str = ".agentpack";
@@ -134,7 +132,7 @@ fn unreadable(path: &Path, error: ReadError) -> PackError {
 ///
 /// Everything is listed except `.git`; the result is sorted by path.
 pub fn list(
-    fd: OwnedFd,
+    fd: Opened,
     stat: &Stat,
     base: &Path,
     layer: Layer,
@@ -146,7 +144,7 @@ pub fn list(
 
 /// [`list`], leaving out symbolic links.
 pub(crate) fn list_without_links(
-    fd: OwnedFd,
+    fd: Opened,
     stat: &Stat,
     base: &Path,
     layer: Layer,
@@ -163,7 +161,7 @@ enum Links {
 }
 
 fn list_with(
-    fd: OwnedFd,
+    fd: Opened,
     stat: &Stat,
     base: &Path,
     layer: Layer,
@@ -218,15 +216,15 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    fn single(&mut self, fd: OwnedFd, stat: &Stat) -> Result<()> {
+    fn single(&mut self, fd: Opened, stat: &Stat) -> Result<()> {
         let name = self.base.file_name().unwrap_or_default();
         let path = rel_path(self.base, name.to_str().ok_or_else(|| not_utf8(self.base))?)?;
-        let known = self.cache.hash(stat, || Ok(File::from(fd)));
+        let known = self.cache.hash(stat, || scan::into_file(fd));
         let known = known.map_err(|error| PackError::io("read", self.base, error))?;
         self.push(path, self.base.to_owned(), stat, known)
     }
 
-    fn directory(&mut self, fd: OwnedFd, stat: &Stat, dir: &Path, prefix: &str) -> Result<()> {
+    fn directory(&mut self, fd: Opened, stat: &Stat, dir: &Path, prefix: &str) -> Result<()> {
         let (limits, cache) = (self.limits, self.cache);
         scan::walk_open(fd, stat, dir, limits, Some(cache), |item| self.visit(item, dir, prefix))
     }
@@ -305,7 +303,7 @@ impl Lister<'_> {
             let (fd, stat) = scan::open_any(&real).map_err(|error| PackError::io("read", &link, error))?;
             match stat.kind {
                 FileKind::File => {
-                    let known = self.cache.hash(&stat, || Ok(File::from(fd)));
+                    let known = self.cache.hash(&stat, || scan::into_file(fd));
                     let known = known.map_err(|error| PackError::io("read", &link, error))?;
                     self.push(path, real, &stat, known)?;
                 }

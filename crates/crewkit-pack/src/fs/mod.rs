@@ -9,8 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::path::RelPath;
 
+pub(crate) mod paths;
 #[cfg(unix)]
-mod unix;
+pub(crate) mod unix;
+
+pub use paths::PathFs;
+#[cfg(not(unix))]
+pub use paths::PathFs as RealFs;
 #[cfg(unix)]
 pub use unix::UnixFs as RealFs;
 

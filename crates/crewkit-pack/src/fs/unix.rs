@@ -143,7 +143,7 @@ impl Fs for UnixFs {
     }
 
     fn device(&self, dir: &Self::Dir) -> io::Result<u64> {
-        Ok(sys::fstat(dir)?.st_dev)
+        Ok(stat_from(&sys::fstat(dir)?).device)
     }
 
     fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>> {
@@ -151,22 +151,7 @@ impl Fs for UnixFs {
             Err(Errno::NOENT) => return Ok(None),
             answer => answer?,
         };
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => FileKind::File,
-            FileType::Directory => FileKind::Directory,
-            FileType::Symlink => FileKind::Symlink,
-            _ => FileKind::Special,
-        };
-        let nanoseconds = |seconds: i128, rest: i128| seconds * 1_000_000_000 + rest;
-        Ok(Some(Stat {
-            kind,
-            executable: stat.st_mode & 0o100 != 0,
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            modified: nanoseconds(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
-            changed: nanoseconds(stat.st_ctime.into(), stat.st_ctime_nsec.into()),
-        }))
+        Ok(Some(stat_from(&stat)))
     }
 
     fn list(&self, dir: &Self::Dir) -> io::Result<Vec<String>> {
@@ -281,5 +266,35 @@ impl Fs for UnixFs {
             block: space.f_frsize.max(1),
             read_only: space.f_flag.contains(sys::StatVfsMountFlags::RDONLY),
         })
+    }
+}
+
+/// What a mode says a thing is.
+pub(crate) fn kind_of(mode: sys::RawMode) -> FileKind {
+    kind_from(FileType::from_raw_mode(mode))
+}
+
+/// What a listing says a thing is.
+pub(crate) fn kind_from(kind: FileType) -> FileKind {
+    match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Special,
+    }
+}
+
+/// What the system says of a file, in our terms.
+#[expect(clippy::unnecessary_cast, reason = "the types of the fields differ between platforms")]
+pub(crate) fn stat_from(stat: &sys::Stat) -> Stat {
+    let nanoseconds = |seconds: i128, rest: i128| seconds * 1_000_000_000 + rest;
+    Stat {
+        kind: kind_of(stat.st_mode),
+        executable: stat.st_mode & 0o100 != 0,
+        device: stat.st_dev as u64,
+        inode: stat.st_ino,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        modified: nanoseconds(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
+        changed: nanoseconds(stat.st_ctime.into(), stat.st_ctime_nsec.into()),
     }
 }

@@ -1,7 +1,6 @@
 //! Where the content of modules comes from, and the checks that keep it there.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crewkit_core::Code;
@@ -9,7 +8,7 @@ use crewkit_core::Code;
 use crate::error::{PackError, Result};
 use crate::fs::Stat;
 use crate::manifest::{Git, LocalPath, Module};
-use crate::scan::{self, Base};
+use crate::scan::{self, Base, Opened};
 
 pub mod git;
 pub mod process;
@@ -88,7 +87,7 @@ impl LocalPlace {
 #[derive(Debug)]
 pub struct Upstream {
     /// The open file or directory.
-    pub fd: OwnedFd,
+    pub fd: Opened,
     /// What it is.
     pub stat: Stat,
     /// The path it can be opened by again.

@@ -102,7 +102,11 @@ fn give_up<F: Fs>(
 }
 
 /// Writes everything new beside its place.
-fn stage<F: Fs>(context: &Context<'_, F>, blobs: &Blobs<F>, prepared: &Prepared<'_, F>) -> Result<(), TxnError> {
+fn stage<F: Fs>(
+    context: &Context<'_, F>,
+    blobs: &Blobs<F>,
+    prepared: &Prepared<'_, F>,
+) -> Result<(), TxnError> {
     let fs = context.fs;
     make_trees(fs, prepared)?;
     let pack = match &prepared.pack {
@@ -344,7 +348,11 @@ impl<T: FnMut(&[u8]) -> io::Result<()>> io::Write for Taking<T> {
 }
 
 /// Takes every step; `placed` grows with what must be taken back should a later one fail.
-fn put_into_place<F: Fs>(fs: &F, prepared: &Prepared<'_, F>, placed: &mut Vec<usize>) -> Result<(), TxnError> {
+fn put_into_place<F: Fs>(
+    fs: &F,
+    prepared: &Prepared<'_, F>,
+    placed: &mut Vec<usize>,
+) -> Result<(), TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     for (index, step) in prepared.journal.steps.iter().enumerate() {
         let shown = prepared.anchors.shown(&step.place);

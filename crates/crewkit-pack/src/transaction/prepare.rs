@@ -372,8 +372,12 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
 
     /// The size of the new pack.
     fn stored_bytes(&self, survey: &mut Survey<'_, F>, keep: &[Keep]) -> Result<u64, TxnError> {
-        let sizes: HashMap<Digest, u64> =
-            self.items.iter().filter(|item| item.store).map(|item| (item.new.entry.sha256, item.new.size)).collect();
+        let sizes: HashMap<Digest, u64> = self
+            .items
+            .iter()
+            .filter(|item| item.store)
+            .map(|item| (item.new.entry.sha256, item.new.size))
+            .collect();
         let mut total = sizes.values().sum::<u64>();
         for kept in keep {
             let shown = survey.anchors.shown(&kept.at);
@@ -386,12 +390,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
 }
 
 /// Where a file is in the tree at `top`, which is shown as `shown`.
-fn below<F: Fs>(
-    anchors: &Anchors<F>,
-    top: &Place,
-    shown: &Path,
-    place: &Place,
-) -> Result<RelPath, TxnError> {
+fn below<F: Fs>(anchors: &Anchors<F>, top: &Place, shown: &Path, place: &Place) -> Result<RelPath, TxnError> {
     let outside = || TxnError::Bug("a file outside its tree".to_owned());
     if top.anchor == place.anchor {
         let rest = place.path.as_str().strip_prefix(top.path.as_str());

@@ -296,8 +296,7 @@ fn manifest_work(
     let name = RelPath::new(managed::file_name(target))
         .map_err(|error| TxnError::bad_path(Path::new(target), &error))?;
     let place = root_place(root, &name, Path::new(""))?;
-    let written =
-        plan.new.map(|manifest| Writer::file(move |out| managed::write(&manifest, &now, out)));
+    let written = plan.new.map(|manifest| Writer::file(move |out| managed::write(&manifest, &now, out)));
     let after = written.transpose().map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))?;
     let after = after.map(New::Made);
     Ok(Some(Work { place, before: root.file, after, keep: root.foreign, store: false, private: false }))

@@ -114,9 +114,8 @@ impl<'a, F: Fs> Survey<'a, F> {
             Presence::Present => {
                 let failed = |doing| move |error| (doing, error);
                 let dir = self.dirs.parent(place).map_err(failed("open"));
-                let found = dir.and_then(|dir| {
-                    observe(self.fs, &dir, place.path.name()).map_err(failed("read"))
-                });
+                let found =
+                    dir.and_then(|dir| observe(self.fs, &dir, place.path.name()).map_err(failed("read")));
                 found.map_err(|(doing, error)| TxnError::io(doing, self.anchors.shown(place), error))
             }
         }

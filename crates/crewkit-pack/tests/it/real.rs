@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crewkit_core::Code;
 use crewkit_pack::entry::{Entry, EntryKind};
-use crewkit_pack::fs::RealFs;
+use crewkit_pack::fs::{Fs, PathFs, RealFs};
 use crewkit_pack::hash::Digest;
 use crewkit_pack::home::StateHome;
 use crewkit_pack::state_lock::LockRequest;
@@ -25,7 +25,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn files_get_the_modes_of_the_umask_and_keep_the_executable_bit() {
-    for variant in variants() {
+    fn on(disk: impl Fs) {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("root");
         let expected = |mode_asked: u32| {
@@ -39,7 +39,7 @@ fn files_get_the_modes_of_the_umask_and_keep_the_executable_bit() {
                 .unwrap();
             mode(&path)
         };
-        let world = World::new(variant, temp.path().join("home"), &[("codex", &root)]);
+        let world = World::new(disk, temp.path().join("home"), &[("codex", &root)]);
         world.deploy(&[want(&[("d/plain.md", "x"), ("d/run.sh", "#!/bin/sh")])], 1).unwrap();
         assert_eq!(mode(&root.join("d/plain.md")), expected(0o666));
         assert_eq!(mode(&root.join("d/run.sh")), expected(0o777));
@@ -50,18 +50,20 @@ fn files_get_the_modes_of_the_umask_and_keep_the_executable_bit() {
         // The store is nobody else's business.
         assert_eq!(mode(&temp.path().join("home/state/crewkit")), 0o700);
     }
+    variants().map(on);
+    on(PathFs::default());
 }
 
 #[test]
 fn a_root_may_be_a_link_but_nothing_below_it() {
-    for variant in variants() {
+    fn on(disk: impl Fs) {
         let temp = tempfile::tempdir().unwrap();
         let (dotfiles, outside) = (temp.path().join("dotfiles"), temp.path().join("outside"));
         fs::create_dir(&dotfiles).unwrap();
         fs::create_dir(&outside).unwrap();
         let root = temp.path().join(".claude");
         symlink(&dotfiles, &root).unwrap();
-        let world = World::new(variant, temp.path().join("home"), &[("claude_code", &root)]);
+        let world = World::new(disk, temp.path().join("home"), &[("claude_code", &root)]);
         world.deploy(&[want(&[("commands/x.md", "x")])], 1).unwrap();
         assert_eq!(fs::read(dotfiles.join("commands/x.md")).unwrap(), b"x");
         assert!(fs::symlink_metadata(&root).unwrap().is_symlink());
@@ -73,6 +75,8 @@ fn a_root_may_be_a_link_but_nothing_below_it() {
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         assert_eq!(fs::read(dotfiles.join("commands/x.md")).unwrap(), b"x");
     }
+    variants().map(on);
+    on(PathFs::default());
 }
 
 #[test]

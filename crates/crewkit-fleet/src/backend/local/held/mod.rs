@@ -5,6 +5,10 @@
 //! needs a server.
 
 mod launch;
+#[cfg(unix)]
+mod shim;
+#[cfg(not(unix))]
+#[path = "no_shim.rs"]
 mod shim;
 #[cfg(test)]
 mod tests;

@@ -278,7 +278,10 @@ fn watch(child: &Child) -> Option<OwnedFd> {
     #[cfg(target_os = "linux")]
     return rustix::process::pidfd_open(pid(child.id())?, rustix::process::PidfdFlags::empty()).ok();
     #[cfg(not(target_os = "linux"))]
-    None
+    {
+        let _ = child;
+        None
+    }
 }
 
 fn pid(number: u32) -> Option<rustix::process::Pid> {

@@ -1,7 +1,4 @@
-//! Looking at many files quickly: whole trees, and lists of places below a root.
-//!
-//! Everything goes through open directories. Below the starting point no symbolic link is followed; what to do with
-//! one is the visitor's decision.
+//! Looking at files through open directories.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -10,12 +7,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use crewkit_core::{Code, Limits};
+use crewkit_core::Limits;
 use rustix::fs::{self as sys, AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::{Next, escape, not_a_directory, too_deep};
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
+use crate::fs::unix::{kind_from, kind_of, stat_from};
 use crate::fs::{FileKind, Stat};
 use crate::hash::Digest;
 use crate::hash_cache::{HashCache, Names};
@@ -23,6 +22,15 @@ use crate::path::RelPath;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// A file or directory that is open.
+pub(crate) type Opened = OwnedFd;
+
+/// The open file, to be read.
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere a file is opened only now")]
+pub(crate) fn into_file(opened: Opened) -> io::Result<File> {
+    Ok(File::from(opened))
+}
 
 /// Something met on a walk.
 pub(crate) struct Item<'a> {
@@ -64,15 +72,6 @@ impl Item<'_> {
             Below::Path(path) => open_without_links(self.dir, path, READ)?,
         }))
     }
-}
-
-/// What a visitor wants done with a directory it was shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Look inside.
-    Descend,
-    /// Leave it alone.
-    Skip,
 }
 
 /// Shows everything below `start` to `visit`, directories before their content, in no particular order.
@@ -279,7 +278,7 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
 
     /// A directory whose names have to be read.
     fn unknown(&mut self, fd: OwnedFd, stat: &Stat, level: u64) -> Result<()> {
-        let cache = self.cache.filter(|cache| cache.may_keep_names(stat, &fd));
+        let cache = self.cache.filter(|cache| cache.may_keep_names(stat, || has_local_clock(&fd)));
         let mut dir = Dir::new(fd).map_err(|error| self.fail(error))?;
         let base = self.path.len();
         let mut below = Vec::new();
@@ -368,12 +367,7 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
         if level < self.depth {
             return Ok(());
         }
-        let place = self.start.join(&self.path);
-        Err(PackError::new(
-            Code::IoInvalidPath,
-            format!("{} is nested deeper than pack_tree_depth ({}) allows", place.display(), self.depth),
-        )
-        .detail("path", place.display().to_string()))
+        Err(too_deep(&self.start.join(&self.path), self.depth))
     }
 }
 
@@ -485,23 +479,6 @@ fn is_below(path: &str, dir: &str) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn escape(root: &Path, place: &Path) -> PackError {
-    PackError::new(
-        Code::TargetEscape,
-        format!("{} is a symbolic link below the target root {}", place.display(), root.display()),
-    )
-    .detail("path", place.display().to_string())
-    .detail("root", root.display().to_string())
-}
-
-pub(crate) fn not_a_directory(place: &Path) -> PackError {
-    PackError::new(
-        Code::TargetNotAFile,
-        format!("{} is a file, but a directory is needed there", place.display()),
-    )
-    .detail("path", place.display().to_string())
-}
-
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(retry_on_intr(|| sys::open(path, DIRECTORY, Mode::empty()))?)
 }
@@ -509,32 +486,6 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// What `stat` says about an open file.
 pub(crate) fn stat_of(file: impl AsFd) -> io::Result<Stat> {
     Ok(stat_from(&sys::fstat(file)?))
-}
-
-fn kind_of(mode: u32) -> FileKind {
-    kind_from(FileType::from_raw_mode(mode))
-}
-
-fn kind_from(kind: FileType) -> FileKind {
-    match kind {
-        FileType::RegularFile => FileKind::File,
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        _ => FileKind::Special,
-    }
-}
-
-fn stat_from(stat: &sys::Stat) -> Stat {
-    let nanoseconds = |seconds: i128, rest: i128| seconds * 1_000_000_000 + rest;
-    Stat {
-        kind: kind_of(stat.st_mode),
-        executable: stat.st_mode & 0o100 != 0,
-        device: stat.st_dev,
-        inode: stat.st_ino,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        modified: nanoseconds(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
-        changed: nanoseconds(stat.st_ctime.into(), stat.st_ctime_nsec.into()),
-    }
 }
 
 /// Whether times on the file system of `file` come from this machine's clock.
@@ -556,6 +507,7 @@ pub(crate) fn has_local_clock(_file: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crewkit_core::Code;
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
     use std::time::SystemTime;

@@ -1,0 +1,276 @@
+//! The file system as the standard library shows it everywhere: by paths.
+//!
+//! For systems without directory handles. It keeps the same promises except against somebody who swaps a directory for a
+//! link between a look and the change that follows it.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{EXCHANGE_SUFFIX, FileKind, Fs, Mode, Rename, Space, Stat};
+use crate::path::RelPath;
+
+/// The file system of the machine, by paths.
+#[derive(Debug, Default)]
+pub struct PathFs {
+    /// Files made since everything was synced last: there is no call that syncs a whole file system.
+    unsynced: Mutex<Vec<PathBuf>>,
+}
+
+impl PathFs {
+    fn unsynced(&self) -> std::sync::MutexGuard<'_, Vec<PathBuf>> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the standard library knows of a file. Device and number are not known, so no hash is ever remembered by them.
+pub(crate) fn stat_from(metadata: &Metadata) -> Stat {
+    let kind = if metadata.is_file() {
+        FileKind::File
+    } else if metadata.is_dir() {
+        FileKind::Directory
+    } else if metadata.is_symlink() {
+        FileKind::Symlink
+    } else {
+        FileKind::Special
+    };
+    let modified = metadata.modified().map_or(0, nanoseconds);
+    let executable = is_executable(metadata);
+    Stat { kind, executable, device: 0, inode: 0, size: metadata.len(), modified, changed: modified }
+}
+
+fn nanoseconds(time: SystemTime) -> i128 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i128::try_from(after.as_nanos()).unwrap_or(i128::MAX),
+        Err(before) => -i128::try_from(before.duration().as_nanos()).unwrap_or(i128::MAX),
+    }
+}
+
+#[cfg(unix)]
+fn is_executable(metadata: &Metadata) -> bool {
+    std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o100 != 0
+}
+
+#[cfg(not(unix))]
+fn is_executable(_: &Metadata) -> bool {
+    false
+}
+
+/// The permissions of a new file, where there are such things.
+#[cfg(unix)]
+fn with_mode(options: &mut OpenOptions, mode: Mode) {
+    std::os::unix::fs::OpenOptionsExt::mode(
+        options,
+        match mode {
+            Mode::Plain => 0o666,
+            Mode::Executable => 0o777,
+            Mode::Private => 0o600,
+        },
+    );
+}
+
+#[cfg(not(unix))]
+fn with_mode(_: &mut OpenOptions, _: Mode) {}
+
+#[cfg(unix)]
+fn make_dir(path: &Path, mode: Mode) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, if mode == Mode::Private { 0o700 } else { 0o777 });
+    builder.create(path)
+}
+
+#[cfg(not(unix))]
+fn make_dir(path: &Path, _: Mode) -> io::Result<()> {
+    fs::create_dir(path)
+}
+
+#[cfg(unix)]
+fn link_text(target: PathBuf) -> Option<Vec<u8>> {
+    use std::os::unix::ffi::OsStringExt as _;
+    Some(target.into_os_string().into_vec())
+}
+
+#[cfg(not(unix))]
+fn link_text(target: PathBuf) -> Option<Vec<u8>> {
+    Some(target.into_os_string().into_string().ok()?.into_bytes())
+}
+
+#[cfg(unix)]
+fn make_link(text: &[u8], path: &Path) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt as _;
+    std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(text), path)
+}
+
+#[cfg(windows)]
+fn make_link(text: &[u8], path: &Path) -> io::Result<()> {
+    let text = std::str::from_utf8(text).map_err(io::Error::other)?;
+    std::os::windows::fs::symlink_file(text, path)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn make_link(_: &[u8], _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Returns once the names in a directory would survive a power loss, where a directory can be opened at all.
+#[cfg(unix)]
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(not(unix))]
+pub(crate) fn sync_dir(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn regular(path: &Path) -> io::Result<File> {
+    if fs::symlink_metadata(path)?.is_file() {
+        File::open(path)
+    } else {
+        Err(io::Error::other("not a regular file"))
+    }
+}
+
+fn is_there(path: &Path) -> io::Result<bool> {
+    Ok(super::found(fs::symlink_metadata(path))?.is_some())
+}
+
+impl Fs for PathFs {
+    type Dir = Arc<Path>;
+    type File = File;
+
+    fn open_root(&self, path: &Path) -> io::Result<Self::Dir> {
+        if !fs::metadata(path)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(self.canonical(path)?.into())
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::canonicalize(path)
+    }
+
+    fn open_dir(&self, dir: &Self::Dir, path: &RelPath) -> io::Result<Self::Dir> {
+        let mut current = dir.to_path_buf();
+        for component in path.components() {
+            current.push(component);
+            // A link is no directory here.
+            if !fs::symlink_metadata(&current)?.is_dir() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+        }
+        Ok(current.into())
+    }
+
+    fn device(&self, dir: &Self::Dir) -> io::Result<u64> {
+        fs::metadata(dir).map(|metadata| stat_from(&metadata).device)
+    }
+
+    fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>> {
+        let found = super::found(fs::symlink_metadata(dir.join(name)))?;
+        Ok(found.map(|metadata| stat_from(&metadata)))
+    }
+
+    fn list(&self, dir: &Self::Dir) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn read_link(&self, dir: &Self::Dir, name: &str) -> io::Result<Vec<u8>> {
+        let text = link_text(fs::read_link(dir.join(name))?);
+        text.ok_or_else(|| io::Error::other("the text of a link is not Unicode"))
+    }
+
+    fn open(&self, dir: &Self::Dir, name: &str) -> io::Result<File> {
+        regular(&dir.join(name))
+    }
+
+    fn open_source(&self, path: &Path) -> io::Result<File> {
+        regular(path)
+    }
+
+    fn read_at(&self, mut file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        file.seek(SeekFrom::Start(offset))?;
+        file.read(buffer)
+    }
+
+    fn create(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<File> {
+        let path = dir.join(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        with_mode(&mut options, mode);
+        let file = options.open(&path)?;
+        self.unsynced().push(path);
+        Ok(file)
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        file.write(bytes)
+    }
+
+    fn symlink(&self, dir: &Self::Dir, name: &str, text: &[u8]) -> io::Result<()> {
+        make_link(text, &dir.join(name))
+    }
+
+    fn create_dir(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<()> {
+        make_dir(&dir.join(name), mode)
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Self::Dir,
+        from: &str,
+        to_dir: &Self::Dir,
+        to: &str,
+        how: Rename,
+    ) -> io::Result<()> {
+        let (source, target) = (from_dir.join(from), to_dir.join(to));
+        match how {
+            Rename::NoReplace if is_there(&target)? => Err(io::ErrorKind::AlreadyExists.into()),
+            Rename::Replace | Rename::NoReplace => fs::rename(source, target),
+            Rename::Exchange => {
+                // As where the kernel cannot exchange two names: the target is missing for a moment at most.
+                let second = from_dir.join(format!("{from}{EXCHANGE_SUFFIX}"));
+                if fs::hard_link(&target, &second).is_err() {
+                    fs::rename(&target, &second)?;
+                }
+                fs::rename(&source, &target)?;
+                fs::rename(&second, &source)
+            }
+        }
+    }
+
+    fn remove_file(&self, dir: &Self::Dir, name: &str) -> io::Result<()> {
+        fs::remove_file(dir.join(name))
+    }
+
+    fn remove_dir(&self, dir: &Self::Dir, name: &str) -> io::Result<()> {
+        fs::remove_dir(dir.join(name))
+    }
+
+    fn sync_file(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn sync_dir(&self, dir: &Self::Dir) -> io::Result<()> {
+        sync_dir(dir)
+    }
+
+    fn sync_all(&self, _dir: &Self::Dir) -> io::Result<()> {
+        let files = std::mem::take(&mut *self.unsynced());
+        for path in files {
+            // What was renamed or removed meanwhile was synced before, or is not wanted.
+            if let Some(file) = super::found(OpenOptions::new().write(true).open(&path))? {
+                file.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn space(&self, _dir: &Self::Dir) -> io::Result<Space> {
+        // Not known; a disk that is full says so when it is written to.
+        Ok(Space { available: u64::MAX, block: 4096, read_only: false })
+    }
+}

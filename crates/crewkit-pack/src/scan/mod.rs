@@ -1,0 +1,58 @@
+//! Looking at many files quickly: whole trees, and lists of places below a root.
+//!
+//! Below the starting point no symbolic link is followed; what to do with one is the visitor's decision.
+
+use std::path::Path;
+
+use crewkit_core::Code;
+
+use crate::error::PackError;
+
+#[cfg(any(not(unix), test))]
+mod portable;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(not(unix))]
+pub(crate) use portable::{
+    Base, Item, Opened, has_local_clock, into_file, observe, open_any, stat_of, walk, walk_open,
+};
+#[cfg(unix)]
+pub(crate) use unix::{
+    Base, Item, Opened, has_local_clock, into_file, observe, open_any, stat_of, walk, walk_open,
+};
+
+/// What a visitor wants done with a directory it was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Look inside.
+    Descend,
+    /// Leave it alone.
+    Skip,
+}
+
+/// A file is where a directory is needed.
+pub(crate) fn not_a_directory(place: &Path) -> PackError {
+    PackError::new(
+        Code::TargetNotAFile,
+        format!("{} is a file, but a directory is needed there", place.display()),
+    )
+    .detail("path", place.display().to_string())
+}
+
+fn escape(root: &Path, place: &Path) -> PackError {
+    PackError::new(
+        Code::TargetEscape,
+        format!("{} is a symbolic link below the target root {}", place.display(), root.display()),
+    )
+    .detail("path", place.display().to_string())
+    .detail("root", root.display().to_string())
+}
+
+fn too_deep(place: &Path, most: u64) -> PackError {
+    PackError::new(
+        Code::IoInvalidPath,
+        format!("{} is nested deeper than pack_tree_depth ({most}) allows", place.display()),
+    )
+    .detail("path", place.display().to_string())
+}

@@ -1,0 +1,289 @@
+//! Looking at files by paths, for systems without directory handles. Nothing is remembered between two looks.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crewkit_core::Limits;
+
+use super::{Next, escape, not_a_directory, too_deep};
+use crate::entry::{Entry, EntryKind, Observed};
+use crate::error::{PackError, Result};
+use crate::fs::paths::stat_from;
+use crate::fs::{FileKind, Fs as _, PathFs, Stat, found};
+use crate::hash::Digest;
+use crate::hash_cache::HashCache;
+use crate::path::RelPath;
+
+/// A file or directory that was there.
+#[derive(Debug)]
+pub struct Opened(PathBuf);
+
+/// Opens the file, to be read.
+pub(crate) fn into_file(opened: Opened) -> io::Result<File> {
+    File::open(opened.0)
+}
+
+/// Something met on a walk.
+pub(crate) struct Item<'a> {
+    place: &'a Path,
+    /// Where it is, relative to the start.
+    pub(crate) path: &'a str,
+    /// Whether `path` is the name itself and not an approximation of a name that is not Unicode.
+    pub(crate) utf8: bool,
+    /// What it is.
+    pub(crate) kind: FileKind,
+}
+
+impl Item<'_> {
+    /// What `stat` says about it.
+    pub(crate) fn stat(&self) -> io::Result<Stat> {
+        Ok(stat_from(&fs::symlink_metadata(self.place)?))
+    }
+
+    /// Opens it for reading.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        PathFs::default().open_source(self.place)
+    }
+}
+
+/// Shows everything below `start` to `visit`, directories before their content, in no particular order.
+///
+/// The start itself may be a link. Says whether there is a directory at all.
+pub(crate) fn walk(
+    start: &Path,
+    limits: &Limits,
+    mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
+) -> Result<bool> {
+    let is_there =
+        found(fs::metadata(start)).map_err(|error| PackError::io("open directory", start, error))?;
+    if is_there.is_none() {
+        return Ok(false);
+    }
+    walk_dir(start, start, "", limits.pack_tree_depth, limits.pack_tree_depth, &mut visit)?;
+    Ok(true)
+}
+
+/// [`walk`] from a directory that is known to be there; `start` is for messages.
+pub(crate) fn walk_open(
+    dir: Opened,
+    _found: &Stat,
+    start: &Path,
+    limits: &Limits,
+    _cache: Option<&HashCache>,
+    mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
+) -> Result<()> {
+    walk_dir(&dir.0, start, "", limits.pack_tree_depth, limits.pack_tree_depth, &mut visit)
+}
+
+fn walk_dir(
+    dir: &Path,
+    start: &Path,
+    prefix: &str,
+    left: u64,
+    most: u64,
+    visit: &mut impl FnMut(&Item<'_>) -> Result<Next>,
+) -> Result<()> {
+    let fail = |error: io::Error| PackError::io("read directory", &start.join(prefix), error);
+    let mut below = Vec::new();
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let place = entry.path();
+        // It may vanish between the listing and the look.
+        let Some(metadata) = found(fs::symlink_metadata(&place)).map_err(fail)? else { continue };
+        let name = entry.file_name();
+        let shown = name.to_string_lossy();
+        let path = if prefix.is_empty() { shown.to_string() } else { format!("{prefix}/{shown}") };
+        let kind = stat_from(&metadata).kind;
+        let item = Item { place: &place, path: &path, utf8: name.to_str().is_some(), kind };
+        if visit(&item)? == Next::Descend && kind == FileKind::Directory {
+            below.push((place, path));
+        }
+    }
+    for (place, path) in below {
+        let left = left.checked_sub(1).ok_or_else(|| too_deep(&start.join(&path), most))?;
+        walk_dir(&place, start, &path, left, most, visit)?;
+    }
+    Ok(())
+}
+
+/// Looks for a file or directory, following links.
+pub(crate) fn open_any(path: &Path) -> io::Result<(Opened, Stat)> {
+    let stat = stat_from(&fs::metadata(path)?);
+    Ok((Opened(path.to_owned()), stat))
+}
+
+/// A directory below which sources lie.
+#[derive(Debug)]
+pub struct Base<'a> {
+    path: &'a Path,
+}
+
+impl<'a> Base<'a> {
+    /// Looks at the directory at `path`.
+    pub(crate) fn open(path: &'a Path) -> io::Result<Self> {
+        if fs::metadata(path)?.is_dir() {
+            Ok(Self { path })
+        } else {
+            Err(io::ErrorKind::NotADirectory.into())
+        }
+    }
+
+    /// Looks at the config repo.
+    pub(crate) fn of_repo(path: &'a Path) -> Result<Self> {
+        Self::open(path).map_err(|error| PackError::io("open directory", path, error))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Looks for a file or directory below it; links are followed as long as they stay below it.
+    ///
+    /// What leads outside is [`io::ErrorKind::CrossesDevices`].
+    pub(crate) fn open_beneath(&self, path: &str) -> io::Result<(Opened, Stat)> {
+        let real = fs::canonicalize(self.path.join(path))?;
+        if real.starts_with(fs::canonicalize(self.path)?) {
+            open_any(&real)
+        } else {
+            Err(io::ErrorKind::CrossesDevices.into())
+        }
+    }
+}
+
+/// What is at each of `paths` below `root`.
+pub(crate) fn observe<'a>(
+    root: &Path,
+    paths: impl IntoIterator<Item = &'a RelPath>,
+    _cache: &HashCache,
+) -> Result<Vec<Observed>> {
+    let is_there = found(fs::metadata(root)).map_err(|error| PackError::io("open directory", root, error))?;
+    if is_there.is_some_and(|metadata| !metadata.is_dir()) {
+        return Err(not_a_directory(root));
+    }
+    paths.into_iter().map(|path| observe_one(root, path)).collect()
+}
+
+fn observe_one(root: &Path, path: &RelPath) -> Result<Observed> {
+    let look = |place: &Path| {
+        let metadata = found(fs::symlink_metadata(place));
+        let metadata = metadata.map_err(|error| PackError::io("read", place, error))?;
+        Ok::<_, PackError>(metadata.map(|metadata| stat_from(&metadata)))
+    };
+    let mut above = root.to_owned();
+    if let Some(parent) = path.parent() {
+        for component in parent.components() {
+            above.push(component);
+            match look(&above)?.map(|stat| stat.kind) {
+                None => return Ok(Observed::Absent),
+                Some(FileKind::Directory) => {}
+                Some(FileKind::Symlink) => return Err(escape(root, &above)),
+                Some(FileKind::File | FileKind::Special) => return Err(not_a_directory(&above)),
+            }
+        }
+    }
+    let place = root.join(path.as_path());
+    let fail = |error: io::Error| PackError::io("read", &place, error);
+    let Some(stat) = look(&place)? else { return Ok(Observed::Absent) };
+    Ok(match stat.kind {
+        FileKind::Directory => Observed::Directory,
+        FileKind::Special => Observed::Special,
+        FileKind::Symlink => {
+            let disk = PathFs::default();
+            let dir = disk.open_root(&above).map_err(fail)?;
+            let text = disk.read_link(&dir, path.name()).map_err(fail)?;
+            Observed::Entry(Entry { sha256: Digest::of(&text), kind: EntryKind::Symlink })
+        }
+        FileKind::File => {
+            let sha256 = File::open(&place).and_then(|file| crate::hash_cache::hash_stream(&file, stat.size));
+            let sha256 = sha256.map_err(fail)?;
+            Observed::Entry(Entry { sha256, kind: EntryKind::file(stat.executable) })
+        }
+    })
+}
+
+/// What is known about an open file.
+pub(crate) fn stat_of(file: &File) -> io::Result<Stat> {
+    Ok(stat_from(&file.metadata()?))
+}
+
+/// Nothing is known about clocks, so nothing is remembered.
+pub(crate) fn has_local_clock(_file: &File) -> bool {
+    false
+}
+
+/// Where both can be tried, they must see the same.
+#[cfg(all(test, unix))]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::symlink;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::scan::unix;
+
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["a", "b/c/d", "b/e", "deep/1/2/3/4/f"] {
+            let place = dir.path().join(path);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::write(&place, path).unwrap();
+        }
+        fs::create_dir(dir.path().join("empty")).unwrap();
+        symlink("b/e", dir.path().join("link")).unwrap();
+        symlink("b", dir.path().join("dir-link")).unwrap();
+        symlink("/", dir.path().join("out")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_walk_shows_the_same() {
+        let dir = tree();
+        let limits = Limits::default();
+        let (mut here, mut there) = (BTreeSet::new(), BTreeSet::new());
+        walk(dir.path(), &limits, |item| {
+            here.insert((item.path.to_owned(), format!("{:?}", item.kind), item.stat().unwrap().size));
+            Ok(if item.path == "b/c" { Next::Skip } else { Next::Descend })
+        })
+        .unwrap();
+        unix::walk(dir.path(), &limits, |item| {
+            there.insert((item.path.to_owned(), format!("{:?}", item.kind), item.stat().unwrap().size));
+            Ok(if item.path == "b/c" { Next::Skip } else { Next::Descend })
+        })
+        .unwrap();
+        assert_eq!(here, there);
+        assert!(here.iter().any(|(path, ..)| path == "deep/1/2/3/4/f"));
+        let shallow = Limits { pack_tree_depth: 3, ..limits };
+        let all = |_: &Item<'_>| Ok(Next::Descend);
+        let all_there = |_: &unix::Item<'_>| Ok(Next::Descend);
+        let (here, there) = (walk(dir.path(), &shallow, all), unix::walk(dir.path(), &shallow, all_there));
+        assert_eq!(here.unwrap_err().to_string(), there.unwrap_err().to_string());
+        assert!(!walk(&dir.path().join("nothing"), &shallow, all).unwrap());
+    }
+
+    #[test]
+    fn places_look_the_same() {
+        let dir = tree();
+        let cache = HashCache::in_memory(Arc::new(std::time::SystemTime::now));
+        for path in ["a", "b/c/d", "b/c", "empty", "empty/x", "link", "nothing/x", "a/x", "dir-link/e"] {
+            let path = RelPath::new(path).unwrap();
+            let told = |observed: Result<Vec<Observed>>| observed.map_err(|error| error.to_string());
+            let (here, there) =
+                (observe(dir.path(), [&path], &cache), unix::observe(dir.path(), [&path], &cache));
+            assert_eq!(told(here), told(there), "{path}");
+        }
+        assert!(observe(&dir.path().join("a"), [], &cache).is_err());
+    }
+
+    #[test]
+    fn a_source_stays_below_its_base() {
+        let dir = tree();
+        let (here, there) = (Base::open(dir.path()).unwrap(), unix::Base::open(dir.path()).unwrap());
+        for path in ["a", "", "b/c", "link", "dir-link/c/d", "out", "out/etc", "nothing", "a/x"] {
+            let kind = |opened: io::Result<Stat>| opened.map(|stat| stat.kind).map_err(|error| error.kind());
+            let (here, there) = (here.open_beneath(path), there.open_beneath(path));
+            assert_eq!(kind(here.map(|found| found.1)), kind(there.map(|found| found.1)), "{path}");
+        }
+    }
+}
