@@ -67,6 +67,8 @@ impl Observed {
 }
 
 const BUFFER_BYTES: usize = 128 * 1024;
+/// No more than this is allocated before it is read.
+const MOST_AHEAD: u64 = 16 << 20;
 
 /// Looks at `name` in `dir` without following a link.
 pub fn observe<F: Fs>(fs: &F, dir: &F::Dir, name: &str) -> io::Result<Observed> {
@@ -127,8 +129,9 @@ pub(crate) fn read_pieces<F: Fs>(
 /// All bytes of `name` in `dir`.
 pub(crate) fn read_all<F: Fs>(fs: &F, dir: &F::Dir, name: &str) -> io::Result<Vec<u8>> {
     let file = fs.open(dir, name)?;
-    let mut bytes = Vec::new();
     let size = fs.stat(dir, name)?.map_or(0, |stat| stat.size);
+    // What the file says about its length is only a hint for the first allocation.
+    let mut bytes = Vec::with_capacity(usize::try_from(size.min(MOST_AHEAD)).unwrap_or(0));
     read_pieces(fs, &file, size, |piece| {
         bytes.extend_from_slice(piece);
         Ok(())

@@ -135,7 +135,33 @@ pub(crate) fn read_sharing<F: Fs>(
 
 /// Parses the bytes of a manifest; skipped entries become warnings.
 pub fn parse(bytes: &[u8], target: &str, shown: &Path) -> Result<(TargetManifest, Vec<String>), String> {
-    decode::parse(bytes, target, shown, &mut |_| None)
+    parse_sharing(bytes, target, shown, |_| None)
+}
+
+/// [`parse`], where `known` may have the paths already.
+pub(crate) fn parse_sharing(
+    bytes: &[u8],
+    target: &str,
+    shown: &Path,
+    mut known: impl FnMut(&str) -> Option<RelPath>,
+) -> Result<(TargetManifest, Vec<String>), String> {
+    decode::parse(bytes, target, shown, &mut known)
+}
+
+/// Finds the paths of `items`, which are sorted by path; fastest when asked for in their order.
+pub(crate) fn same_paths<T>(
+    items: &[T],
+    path: impl Fn(&T) -> &RelPath,
+) -> impl FnMut(&str) -> Option<RelPath> {
+    let mut next = 0;
+    move |text| {
+        let here = items.get(next).is_some_and(|item| path(item).as_str() == text);
+        if !here {
+            next = items.binary_search_by(|item| path(item).as_str().cmp(text)).ok()?;
+        }
+        next += 1;
+        items.get(next - 1).map(|item| path(item).clone())
+    }
 }
 
 /// A manifest as it is written; nothing of it is copied.

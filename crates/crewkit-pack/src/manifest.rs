@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,10 @@ use serde_json::{Value, json};
 use crate::error::{PackError, Result};
 use crate::target::TargetKind;
 use crate::yaml;
+
+mod last;
+
+pub use last::{LastManifest, file_in as cache_file_in};
 
 /// The file's name in a config repo.
 pub const FILE_NAME: &str = "agentpack.yaml";
@@ -21,29 +24,8 @@ pub const VERSION: u32 = 1;
 /// The profile that must exist.
 pub const DEFAULT_PROFILE: &str = "default";
 
-/// The manifest parsed last: a server that is asked again about the same text does not parse it again.
-#[derive(Debug, Default)]
-pub struct LastManifest(Mutex<Option<(String, Arc<Manifest>)>>);
-
-impl LastManifest {
-    /// [`Manifest::load`], remembering.
-    pub fn load(&self, repo: &Path, limits: &Limits) -> Result<Arc<Manifest>> {
-        let path = Manifest::path_in(repo);
-        let text = read_text(&path, limits)?;
-        let last = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, manifest)) = &*last()
-            && *known == text
-        {
-            return Ok(Arc::clone(manifest));
-        }
-        let manifest = Arc::new(Manifest::parse(&text, &path, limits)?);
-        *last() = Some((text, Arc::clone(&manifest)));
-        Ok(manifest)
-    }
-}
-
 /// The parsed file.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of the format.
     pub version: u32,
@@ -59,7 +41,7 @@ pub struct Manifest {
 }
 
 /// A selection of modules.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Profile {
     /// Modules with any of these tags.
     #[serde(default)]
@@ -73,7 +55,7 @@ pub struct Profile {
 }
 
 /// How a target is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetMode {
     /// As files.
@@ -81,7 +63,7 @@ pub enum TargetMode {
 }
 
 /// For whom a target is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The user's own directories.
@@ -105,7 +87,7 @@ impl Scope {
 }
 
 /// One entry of `targets`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TargetConfig {
     /// How to write; only files exist.
     pub mode: TargetMode,
@@ -173,7 +155,7 @@ impl ModuleType {
 }
 
 /// One entry of `modules`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Module {
     /// A unique name, usually `type:name`.
     pub id: String,
@@ -205,7 +187,7 @@ impl Module {
 }
 
 /// Where the content of a module comes from: exactly one member is set, which [`Manifest::parse`] checks.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// A path in the config repo, or an absolute one.
     #[serde(default)]
@@ -216,14 +198,14 @@ pub struct Source {
 }
 
 /// A source on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPath {
     /// Relative to the config repo, or absolute.
     pub path: String,
 }
 
 /// A source in a git repository.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Git {
     /// Address.
     pub url: String,

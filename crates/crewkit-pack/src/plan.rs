@@ -217,6 +217,7 @@ impl Plan {
                 changes.extend(change(index, root, path, decide(None, *found, true), *found)?);
             }
         }
+        changes.shrink_to_fit();
         let root = |root: &DesiredRoot| PlanRoot { target: root.target, path: root.path.clone() };
         let roots: Vec<PlanRoot> = desired.roots.iter().map(root).collect();
         // By what people see, which interleaves roots that lie in each other.

@@ -224,24 +224,14 @@ const CHUNK: usize = 512;
 fn read_manifest(root: &DesiredRoot) -> Result<ManifestRead> {
     let fs = RealFs::default();
     match RootDir::open(&fs, &root.path) {
-        Ok(dir) => managed::read_sharing(&fs, dir.as_ref(), root.target.name(), same_paths(&root.files))
-            .map_err(|error| PackError::io("read the target manifest in", &root.path, error)),
+        Ok(dir) => {
+            let known = managed::same_paths(&root.files, |file| &file.path);
+            managed::read_sharing(&fs, dir.as_ref(), root.target.name(), known)
+                .map_err(|error| PackError::io("read the target manifest in", &root.path, error))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             Err(scan::not_a_directory(&root.path))
         }
         Err(error) => Err(PackError::io("open directory", &root.path, error)),
-    }
-}
-
-/// Finds the paths of `files`, fastest when asked for in their order.
-fn same_paths(files: &[DesiredFile]) -> impl FnMut(&str) -> Option<RelPath> {
-    let mut next = 0;
-    move |path| {
-        let here = files.get(next).is_some_and(|file| file.path.as_str() == path);
-        if !here {
-            next = files.binary_search_by(|file| file.path.as_str().cmp(path)).ok()?;
-        }
-        next += 1;
-        files.get(next - 1).map(|file| file.path.clone())
     }
 }

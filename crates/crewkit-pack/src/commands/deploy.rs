@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crewkit_core::Code;
 use serde_json::json;
 
-use super::look::Computed;
+use super::look::{Computed, planned};
 use super::{Consent, Pack, noticing};
 use crate::env::timestamp;
 use crate::envelope::Answer;
@@ -60,7 +60,7 @@ impl Pack {
                 let session = self.session(select)?;
                 let computed = Computed::new(&session, warnings)?;
                 self.remember(select);
-                computed.answer(&session, json!({"applied": false}))
+                planned(computed.plan, &session, json!({"applied": false}))
             }
             Some(consent) => self.apply(select, deploy, consent, warnings),
         })
@@ -80,7 +80,8 @@ impl Pack {
                 self.env.now(),
                 lifetime,
             );
-            computed.answer(
+            planned(
+                computed.plan,
                 &session,
                 json!({
                     "applied": false,
@@ -115,7 +116,7 @@ impl Pack {
         let pending = home.pending().ok().flatten().is_some();
         if !pending && is_done(&first) {
             warnings.append(&mut noticed);
-            return first.answer(&session, json!({"applied": false, "reason": "no_changes"}));
+            return planned(first.plan, &session, json!({"applied": false, "reason": "no_changes"}));
         }
         if !deploy.adopt {
             check_adoptions(&first)?;
@@ -136,6 +137,9 @@ impl Pack {
         };
         let hash = plan_hash(&session, &computed);
         let request = self.request(&session, &computed, hash);
+        // The request has what it needs; the rest makes room for what applying it takes.
+        let plan = computed.plan;
+        drop((computed.desired, computed.states));
         self.env.go_on()?;
         self.env.progress.at("deploy", 0, request.changes.len());
         let applied = locked.apply(&request)?;
@@ -150,7 +154,7 @@ impl Pack {
             Some(id) => json!({"applied": true, "snapshot_id": id}),
             None => json!({"applied": false, "reason": "no_changes"}),
         };
-        computed.answer(&session, outcome)
+        planned(plan, &session, outcome)
     }
 
     pub(super) fn request(&self, session: &Session<'_>, computed: &Computed, hash: Digest) -> Request {

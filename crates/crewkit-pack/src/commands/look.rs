@@ -37,14 +37,14 @@ impl Computed {
         let plan = Plan::make(&desired, &states)?;
         Ok(Self { desired, states, plan })
     }
+}
 
-    /// The answer that shows the plan, with `more` members.
-    pub(super) fn answer(self, session: &Session<'_>, more: Value) -> Result<Answer> {
-        let mut data = selected(session)?;
-        data.insert("summary".to_owned(), view::summary(self.plan.summary()));
-        data.extend(view::object(more));
-        Ok(Answer { roots: root_names(&self.plan), plan: Some(self.plan), ..Answer::new(data.into()) })
-    }
+/// The answer that shows a plan, with `more` members.
+pub(super) fn planned(plan: Plan, session: &Session<'_>, more: Value) -> Result<Answer> {
+    let mut data = selected(session)?;
+    data.insert("summary".to_owned(), view::summary(plan.summary()));
+    data.extend(view::object(more));
+    Ok(Answer { roots: root_names(&plan), plan: Some(plan), ..Answer::new(data.into()) })
 }
 
 impl Pack {
@@ -55,7 +55,7 @@ impl Pack {
             let session = self.session(select)?;
             let computed = Computed::new(&session, warnings)?;
             self.remember(select);
-            computed.answer(&session, Value::Null)
+            planned(computed.plan, &session, Value::Null)
         })
     }
 

@@ -13,7 +13,7 @@ use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
 use crate::home::{Locked, StateHome};
-use crate::manifest::LastManifest;
+use crate::manifest::{self, LastManifest};
 use crate::session::{Select, Session};
 use crate::state_lock::LockRequest;
 use crate::transaction::Outcome;
@@ -74,7 +74,8 @@ impl Pack {
     pub fn new(env: Env) -> Self {
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
-        Self { env, cache: Arc::new(cache), manifest: Arc::default(), tokens: Arc::default() }
+        let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
+        Self { env, cache: Arc::new(cache), manifest: Arc::new(manifest), tokens: Arc::default() }
     }
 
     /// The same service, telling `progress` how far it has come.
@@ -94,10 +95,11 @@ impl Pack {
         Session::open(&self.env, &self.cache, &self.manifest, select)
     }
 
-    /// Keeps new hashes for the next process, unless nothing may be written.
+    /// Keeps what was found out for the next process, unless nothing may be written.
     fn remember(&self, select: &Select) {
         if !select.dry_run {
             self.cache.save();
+            self.manifest.save();
         }
     }
 

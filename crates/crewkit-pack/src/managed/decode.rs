@@ -12,6 +12,9 @@ use crate::hash::Digest;
 use crate::ids::ModuleIds;
 use crate::path::RelPath;
 
+/// About how long an entry is, for the first allocation.
+const ENTRY_BYTES: usize = 256;
+
 /// Parses the bytes of a manifest; skipped entries become warnings. `known` may have a path already.
 pub(super) fn parse(
     bytes: &[u8],
@@ -19,7 +22,8 @@ pub(super) fn parse(
     shown: &Path,
     known: &mut dyn FnMut(&str) -> Option<RelPath>,
 ) -> Result<(TargetManifest, Vec<String>), String> {
-    let mut reader = Reader { known, files: Vec::new(), skipped: Vec::new(), ids: ModuleIds::default() };
+    let files = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
+    let mut reader = Reader { known, files, skipped: Vec::new(), ids: ModuleIds::default() };
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let head = reader.deserialize(&mut deserializer).and_then(|head| deserializer.end().map(|()| head));
     let head = head.map_err(|error| error.to_string())?;

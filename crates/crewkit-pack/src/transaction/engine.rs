@@ -200,6 +200,13 @@ fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<'_, F>) -> Result<(), TxnError>
     Ok(())
 }
 
+/// The small source read last: the next target mostly takes the same.
+#[derive(Default)]
+struct LastSource<'i> {
+    of: Option<(&'i Path, Digest)>,
+    bytes: Vec<u8>,
+}
+
 /// What staging threads share.
 struct Stager<'a, F: Fs> {
     fs: &'a F,
@@ -211,17 +218,29 @@ struct Stager<'a, F: Fs> {
 impl<F: Fs> Stager<'_, F> {
     fn stage_all(&self, items: &[Item<'_>]) -> Result<(), TxnError> {
         let mut dirs = Dirs::new(self.fs, self.anchors);
-        items.iter().try_for_each(|item| self.stage(&mut dirs, item))
+        let mut last = LastSource::default();
+        items.iter().try_for_each(|item| self.stage(&mut dirs, &mut last, item))
     }
 
-    fn stage(&self, dirs: &mut Dirs<'_, F>, item: &Item<'_>) -> Result<(), TxnError> {
+    fn stage<'i>(
+        &self,
+        dirs: &mut Dirs<'_, F>,
+        last: &mut LastSource<'i>,
+        item: &'i Item<'_>,
+    ) -> Result<(), TxnError> {
         let at = |doing| move |error| TxnError::io(doing, self.anchors.shown(&item.place), error);
         let dir = dirs.parent(&item.at).map_err(at("open the directory of"))?;
         let name = item.at.path.name();
         let new = &*item.new;
         let small = match &new.content {
             Content::Bytes(bytes) => Some(std::borrow::Cow::Borrowed(&**bytes)),
-            Content::File(path) if new.size <= SMALL_BYTES => self.small_source(item, path)?.map(Into::into),
+            Content::File(path) if new.size <= SMALL_BYTES => {
+                if last.of != Some((path, new.entry.sha256)) {
+                    last.bytes = self.small_source(item, path)?;
+                    last.of = Some((path, new.entry.sha256));
+                }
+                Some(std::borrow::Cow::Borrowed(last.bytes.as_slice()))
+            }
             Content::Stored if new.size <= SMALL_BYTES || new.entry.kind == EntryKind::Symlink => {
                 Some(self.small_stored(item)?.into())
             }
@@ -253,8 +272,8 @@ impl<F: Fs> Stager<'_, F> {
         pack.add(self.fs, item.new.entry.sha256, bytes).map_err(TxnError::at("write", shown))
     }
 
-    /// A source read into memory; nothing if it turns out to be large.
-    fn small_source(&self, item: &Item<'_>, path: &Path) -> Result<Option<Vec<u8>>, TxnError> {
+    /// A source read into memory and verified.
+    fn small_source(&self, item: &Item<'_>, path: &Path) -> Result<Vec<u8>, TxnError> {
         let file = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
         let mut bytes = Vec::with_capacity(usize::try_from(item.new.size).unwrap_or(0));
         let read = read_pieces(self.fs, &file, item.new.size, |piece| {
@@ -267,7 +286,7 @@ impl<F: Fs> Stager<'_, F> {
             }
         });
         match read {
-            Ok(()) if Digest::of(&bytes) == item.new.entry.sha256 => Ok(Some(bytes)),
+            Ok(()) if Digest::of(&bytes) == item.new.entry.sha256 => Ok(bytes),
             Err(error) if error.kind() != io::ErrorKind::FileTooLarge => {
                 Err(TxnError::io("read", path, error))
             }

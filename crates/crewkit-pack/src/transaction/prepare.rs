@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::places::{Anchors, locate};
 use super::roots::{Root, anchors_above, plan_roots, read_root, root_place, snapshot_root};
 use super::survey::{Presence, Survey, Volume, check, room};
-use super::{NewFile, Request, TxnError, Writer};
+use super::{Content, NewFile, Request, TxnError, Writer};
 use crate::blobs::Blobs;
 use crate::entry::{Entry, Observed};
 use crate::fs::Fs;
@@ -52,7 +53,7 @@ pub(super) struct Item<'a> {
 #[derive(Debug, Clone)]
 pub(super) enum New<'a> {
     Asked(&'a NewFile),
-    Made(NewFile),
+    Made(Arc<NewFile>),
 }
 
 impl Deref for New<'_> {
@@ -107,7 +108,7 @@ pub(super) fn prepare<'a, F: Fs>(
     let mut roots = Vec::with_capacity(request.roots.len());
     for root in &request.roots {
         let at = locate(store.fs, &root.path, &mut anchors)?;
-        roots.push(read_root(store.fs, at, &root.path, &root.target, &anchors)?);
+        roots.push(read_root(store.fs, at, root, &anchors)?);
     }
     let above = anchors_above(store.fs, request, &roots, &mut anchors)?;
 
@@ -122,7 +123,7 @@ pub(super) fn prepare<'a, F: Fs>(
 
     let keep = contents_to_keep(store, &mut survey, &works, &plan.manifests, &plan.newly_managed)?;
     let snapshot = snapshot_work(store, request, &roots, plan.changes, state)?;
-    let mut builder = Builder::new(store);
+    let mut builder = Builder::new(store, works.len() + plan.manifests.len() + 1);
     let new_contents = works.iter().any(|work| work.store && builder.is_new(work.after.as_ref()));
     let pack = if keep.is_empty() && !new_contents { None } else { Some(builder.pack(store, state)?) };
     builder.trees(&mut survey, &works, &plan.manifests)?;
@@ -144,8 +145,17 @@ pub(super) fn prepare<'a, F: Fs>(
         steps: builder.steps,
         remove_dirs,
     };
-    let (items, snapshot_id) = (builder.items, store.next_id.clone());
+    let (mut items, snapshot_id) = (builder.items, store.next_id.clone());
+    // What several targets take from one file lies together, so that the file is read once.
+    items.sort_by(|a, b| source(a).cmp(&source(b)));
     Ok(Some(Prepared { journal, anchors, items, keep, pack, volumes, snapshot_id }))
+}
+
+fn source<'a>(item: &'a Item<'_>) -> Option<&'a Path> {
+    match &item.new.content {
+        Content::File(path) => Some(path),
+        Content::Bytes(_) | Content::Written(_) | Content::Stored => None,
+    }
 }
 
 /// A place among our own files.
@@ -179,7 +189,14 @@ fn snapshot_work<F: Fs>(
     let new = Writer::file(move |out| snapshot.encode(out))
         .map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
     let place = state_place(store, state, format!("snapshots/{}{}", store.next_id, snapshot::ENDING))?;
-    Ok(Work { place, before: None, after: Some(New::Made(new)), keep: false, store: false, private: true })
+    Ok(Work {
+        place,
+        before: None,
+        after: Some(New::Made(Arc::new(new))),
+        keep: false,
+        store: false,
+        private: true,
+    })
 }
 
 fn works_of_changes<'a, F: Fs>(
@@ -260,12 +277,12 @@ struct Builder<'a, 'r, F: Fs> {
 }
 
 impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
-    fn new(store: &Store<'a, F>) -> Self {
+    fn new(store: &Store<'a, F>, files: usize) -> Self {
         Self {
             id: store.next_id.clone(),
             blobs: store.blobs,
             steps: Vec::new(),
-            items: Vec::new(),
+            items: Vec::with_capacity(files),
             stored: HashSet::new(),
             needed: HashMap::new(),
         }

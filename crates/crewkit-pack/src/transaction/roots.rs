@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::places::{Anchors, RootAt};
 use super::prepare::{New, Work};
@@ -107,10 +108,10 @@ pub(super) fn root_place(root: &Root, path: &RelPath, shown: &Path) -> Result<Pl
 pub(super) fn read_root<F: Fs>(
     fs: &F,
     at: RootAt,
-    path: &Path,
-    target: &str,
+    change: &RootChange,
     anchors: &Anchors<F>,
 ) -> Result<Root, TxnError> {
+    let RootChange { target, path, manifest } = change;
     let name = managed::file_name(target);
     RelPath::new(name.as_str()).map_err(|error| TxnError::bad_path(path, &error))?;
     let (None, Some(dir)) = (&at.missing, &anchors.dirs[at.anchor]) else {
@@ -128,7 +129,12 @@ pub(super) fn read_root<F: Fs>(
             // Hashed and parsed from the same bytes, so that both surely are about the same content.
             let bytes = read_all(fs, dir, &name).map_err(TxnError::at("read", &shown))?;
             let file = Some(Entry { sha256: Digest::of(&bytes), kind: EntryKind::file(executable) });
-            Ok(match managed::parse(&bytes, target, &shown) {
+            let listed = match manifest {
+                ManifestChange::Write(files) => files.as_slice(),
+                ManifestChange::Keep | ManifestChange::Remove => &[],
+            };
+            let known = managed::same_paths(listed, |file| &file.path);
+            Ok(match managed::parse_sharing(&bytes, target, &shown, known) {
                 Ok((old, warnings)) => Root { at, old: Some(old), file, foreign: !warnings.is_empty() },
                 Err(_) => Root { at, old: None, file, foreign: true },
             })
@@ -298,7 +304,7 @@ fn manifest_work(
     let place = root_place(root, &name, Path::new(""))?;
     let written = plan.new.map(|manifest| Writer::file(move |out| managed::write(&manifest, &now, out)));
     let after = written.transpose().map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))?;
-    let after = after.map(New::Made);
+    let after = after.map(|new| New::Made(Arc::new(new)));
     Ok(Some(Work { place, before: root.file, after, keep: root.foreign, store: false, private: false }))
 }
 
@@ -331,11 +337,11 @@ fn record(
     changes.reverse();
     changes.dedup_by(|second, first| first.path == second.path);
     changes.reverse();
-    let changed = changes.len();
+    let asked = changes.len();
     let mut newly = Vec::new();
     for (was, is) in side_by_side(old, new) {
         let Some(path) = was.or(is).map(|file| &file.path) else { continue };
-        let known = changes[..changed].binary_search_by(|change| change.path.cmp(path)).is_ok();
+        let known = changes[..asked].binary_search_by(|change| change.path.cmp(path)).is_ok();
         if was == is || known {
             continue;
         }
