@@ -87,17 +87,6 @@ fn make_dir(path: &Path, _: Mode) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-fn link_text(target: PathBuf) -> Option<Vec<u8>> {
-    use std::os::unix::ffi::OsStringExt as _;
-    Some(target.into_os_string().into_vec())
-}
-
-#[cfg(not(unix))]
-fn link_text(target: PathBuf) -> Option<Vec<u8>> {
-    Some(target.into_os_string().into_string().ok()?.into_bytes())
-}
-
-#[cfg(unix)]
 fn make_link(text: &[u8], path: &Path) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
     std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(text), path)
@@ -179,8 +168,7 @@ impl Fs for PathFs {
     }
 
     fn read_link(&self, dir: &Self::Dir, name: &str) -> io::Result<Vec<u8>> {
-        let text = link_text(fs::read_link(dir.join(name))?);
-        text.ok_or_else(|| io::Error::other("the text of a link is not Unicode"))
+        Ok(fs::read_link(dir.join(name))?.into_os_string().into_encoded_bytes())
     }
 
     fn open(&self, dir: &Self::Dir, name: &str) -> io::Result<File> {

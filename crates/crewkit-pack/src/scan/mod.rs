@@ -9,6 +9,7 @@ use crewkit_core::Code;
 use crate::error::PackError;
 
 #[cfg(any(not(unix), test))]
+#[cfg_attr(unix, expect(dead_code, reason = "compared with the other one in tests, used elsewhere"))]
 mod portable;
 #[cfg(unix)]
 mod unix;

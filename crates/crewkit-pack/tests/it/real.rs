@@ -50,7 +50,7 @@ fn files_get_the_modes_of_the_umask_and_keep_the_executable_bit() {
         // The store is nobody else's business.
         assert_eq!(mode(&temp.path().join("home/state/crewkit")), 0o700);
     }
-    variants().map(on);
+    variants().into_iter().for_each(on);
     on(PathFs::default());
 }
 
@@ -75,7 +75,7 @@ fn a_root_may_be_a_link_but_nothing_below_it() {
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         assert_eq!(fs::read(dotfiles.join("commands/x.md")).unwrap(), b"x");
     }
-    variants().map(on);
+    variants().into_iter().for_each(on);
     on(PathFs::default());
 }
 
