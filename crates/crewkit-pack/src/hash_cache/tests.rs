@@ -8,7 +8,7 @@ fn later(by: Duration) -> Arc<dyn Fn() -> SystemTime + Send + Sync> {
 }
 
 fn stat(path: &Path) -> Stat {
-    crate::scan::stat_of(&File::open(path).unwrap()).unwrap()
+    crate::scan::stat_of(File::open(path).unwrap()).unwrap()
 }
 
 fn hash(cache: &HashCache, path: &Path) -> Digest {

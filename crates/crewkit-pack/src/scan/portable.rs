@@ -17,7 +17,7 @@ use crate::path::RelPath;
 
 /// A file or directory that was there.
 #[derive(Debug)]
-pub struct Opened(PathBuf);
+pub(crate) struct Opened(PathBuf);
 
 /// Opens the file, to be read.
 pub(crate) fn into_file(opened: Opened) -> io::Result<File> {
@@ -73,7 +73,8 @@ pub(crate) fn walk_open(
     _cache: Option<&HashCache>,
     mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
 ) -> Result<()> {
-    walk_dir(&dir.0, start, "", limits.pack_tree_depth, limits.pack_tree_depth, &mut visit)
+    let Opened(dir) = dir;
+    walk_dir(&dir, start, "", limits.pack_tree_depth, limits.pack_tree_depth, &mut visit)
 }
 
 fn walk_dir(
@@ -115,7 +116,7 @@ pub(crate) fn open_any(path: &Path) -> io::Result<(Opened, Stat)> {
 
 /// A directory below which sources lie.
 #[derive(Debug)]
-pub struct Base<'a> {
+pub(crate) struct Base<'a> {
     path: &'a Path,
 }
 
@@ -214,7 +215,8 @@ pub(crate) fn has_local_clock(_file: &File) -> bool {
 }
 
 /// Where both can be tried, they must see the same.
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::collections::BTreeSet;
     use std::os::unix::fs::symlink;
