@@ -8,6 +8,8 @@ pub mod peer;
 pub mod problem;
 pub mod rest;
 pub mod router;
+#[cfg(target_os = "linux")]
+mod socket_owner;
 
 pub use connections::serve;
 pub use guard::{Guard, Trust};

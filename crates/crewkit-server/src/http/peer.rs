@@ -1,7 +1,7 @@
 //! Whose process is at the other end of a loopback connection.
 //!
 //! Every user of a machine can connect to a loopback port, and this server can run commands as its own user. On Linux
-//! the kernel's table of sockets tells who owns the other end; elsewhere the check is not available.
+//! the kernel tells who owns the other end; elsewhere the check is not available.
 
 use std::net::SocketAddr;
 
@@ -30,14 +30,20 @@ impl PeerPolicy {
 mod sys {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-    /// Whether the socket at `peer` belongs to the user of this process. A socket that is not listed is not ours.
+    use crate::http::socket_owner;
+
+    /// Whether the socket at `peer` belongs to the user of this process. A socket nobody knows of is not ours.
     pub(super) fn same_user(peer: SocketAddr, local: SocketAddr) -> bool {
         let own = rustix::process::geteuid().as_raw();
+        socket_owner::owner(peer, local).or_else(|| listed_owner(peer, local)) == Some(own)
+    }
+
+    /// The owner by the table of all sockets, for kernels that are not built to be asked for one.
+    fn listed_owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
         ["/proc/net/tcp", "/proc/net/tcp6"]
             .iter()
             .filter_map(|table| std::fs::read_to_string(table).ok())
             .find_map(|table| owner(&table, peer, local))
-            == Some(own)
     }
 
     /// The owner of the socket bound to `from` and connected to `to`, in the format of `/proc/net/tcp`.
