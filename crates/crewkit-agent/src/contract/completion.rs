@@ -1,5 +1,7 @@
 //! `agent_complete` as the agent itself sees it: bound to the run that calls it.
 
+use std::sync::{Arc, LazyLock};
+
 use crewkit_core::run::RunId;
 use serde_json::{Value, json};
 
@@ -16,8 +18,12 @@ pub(super) struct Delivery {
 }
 
 /// What the model is told about the tool.
-pub(super) fn definition() -> ToolDef {
-    ToolDef {
+pub(super) fn definition() -> Arc<ToolDef> {
+    Arc::clone(&DEFINITION)
+}
+
+static DEFINITION: LazyLock<Arc<ToolDef>> = LazyLock::new(|| {
+    Arc::new(ToolDef {
         name: AGENT_COMPLETE.to_owned(),
         description:
             "Ends your work on the contract. Call it once, when the contract is fulfilled or cannot be \
@@ -32,8 +38,8 @@ pub(super) fn definition() -> ToolDef {
             },
             "required": ["summary"],
         }),
-    }
-}
+    })
+});
 
 /// Reads the arguments; an error is an answer for the model.
 pub(super) fn parse(arguments: &Value, own_id: &RunId, max_payload: u64) -> Result<Delivery, String> {

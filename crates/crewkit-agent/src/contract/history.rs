@@ -1,7 +1,7 @@
 //! The conversation: built from a transcript, kept within the model's window.
 
 use crate::event::{Event, EventBody, ToolCall};
-use crate::model::{Message, ToolDef};
+use crate::model::Message;
 
 use super::prompt;
 
@@ -93,17 +93,9 @@ impl History {
         self.messages.iter().skip(self.opening).map(message_tokens).sum()
     }
 
-    /// About how many tokens a request with this conversation has.
-    pub(super) fn tokens(&self, tools: &[ToolDef]) -> u64 {
-        let tools: u64 = tools
-            .iter()
-            .map(|tool| {
-                estimate_tokens(
-                    tool.input_schema.to_string().len() + tool.description.len() + tool.name.len(),
-                )
-            })
-            .sum();
-        tools + self.messages.iter().map(message_tokens).sum::<u64>()
+    /// About how many tokens the conversation has.
+    pub(super) fn tokens(&self) -> u64 {
+        self.messages.iter().map(message_tokens).sum()
     }
 }
 

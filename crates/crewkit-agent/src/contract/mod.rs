@@ -19,6 +19,8 @@ pub use marker::{Marker, MarkerKind, find_marker};
 pub(crate) use turns::cut_middle;
 pub use turns::{Assignment, End, carry_out};
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 
 use crate::event::{EventBody, ToolCall};
@@ -58,7 +60,7 @@ pub enum Company {
 /// The tools of one run.
 pub trait Toolbox: Send + Sync {
     /// What the model is told.
-    fn tools(&self) -> Vec<ToolDef>;
+    fn tools(&self) -> Vec<Arc<ToolDef>>;
 
     /// Whether the tool may run beside others.
     fn company(&self, name: &str) -> Company;

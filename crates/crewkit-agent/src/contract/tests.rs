@@ -51,7 +51,7 @@ struct Watched {
 }
 
 impl Toolbox for Watched {
-    fn tools(&self) -> Vec<ToolDef> {
+    fn tools(&self) -> Vec<Arc<ToolDef>> {
         Vec::new()
     }
 

@@ -110,10 +110,30 @@ pub async fn carry_out(assignment: Assignment<'_>) -> End {
 struct Worker<'a> {
     job: Assignment<'a>,
     history: History,
+    tools: Tools,
     governor: Governor,
     ending: Ending,
     call_ids: HashSet<String>,
     resumed: bool,
+}
+
+/// What the model is offered; the same in every turn, so it is put together once.
+#[derive(Default)]
+struct Tools {
+    offered: Vec<Arc<ToolDef>>,
+    tokens: u64,
+}
+
+impl Tools {
+    fn of(toolbox: &dyn Toolbox) -> Self {
+        let mut offered = vec![completion::definition()];
+        offered.extend(toolbox.tools());
+        let bytes = |tool: &Arc<ToolDef>| {
+            tool.input_schema.to_string().len() + tool.description.len() + tool.name.len()
+        };
+        let tokens = offered.iter().map(|tool| estimate_tokens(bytes(tool))).sum();
+        Self { offered, tokens }
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -129,7 +149,8 @@ impl<'a> Worker<'a> {
         }
         let opening = prompt::opening(job.id, job.contract, job.workdir.as_deref(), ending);
         let governor = Governor::new(job.caps.clone(), job.used);
-        Self { history: History::new(opening, past), governor, ending, job, call_ids, resumed }
+        let tools = if ending == Ending::Tool { Tools::of(job.toolbox) } else { Tools::default() };
+        Self { history: History::new(opening, past), tools, governor, ending, job, call_ids, resumed }
     }
 
     /// One request and what follows from it; `Err` is the end.
@@ -161,23 +182,23 @@ impl<'a> Worker<'a> {
     async fn ask(&mut self) -> Result<(Reply, u64), End> {
         let mut overflows = 0;
         loop {
-            let tools = self.offered_tools();
             if let Some(window) = self.job.model.window()
-                && self.history.tokens(&tools) > window * FULL_PERCENT / 100
+                && self.tokens() > window * FULL_PERCENT / 100
                 && overflows == 0
             {
-                self.make_room(window, &tools).await?;
+                self.make_room(window).await?;
             }
-            let estimate = self.history.tokens(&tools);
+            let estimate = self.tokens();
             self.governor.before_request(estimate, (self.job.elapsed)())?;
             if self.job.halt.is_cancelled() {
                 return Err(End::Halted);
             }
-            match self.request(self.history.messages(), &tools).await {
+            match self.request(self.history.messages(), &self.tools.offered).await {
                 Ok(reply) => return Ok((reply, estimate)),
                 Err(AskError::Halted) => return Err(End::Halted),
                 Err(AskError::ToolsRefused) if self.ending == Ending::Tool => {
                     self.ending = Ending::Marker;
+                    self.tools = Tools::default();
                     let (id, contract) = (self.job.id, self.job.contract);
                     self.history.reopen(prompt::opening(id, contract, None, self.ending));
                     let note = EventBody::note("the model takes no tools; it was asked again without");
@@ -203,24 +224,20 @@ impl<'a> Worker<'a> {
         }
     }
 
-    async fn request(&self, messages: &[Message], tools: &[ToolDef]) -> Result<Reply, AskError> {
+    /// About how many tokens the next request has.
+    fn tokens(&self) -> u64 {
+        self.tools.tokens + self.history.tokens()
+    }
+
+    async fn request(&self, messages: &[Message], tools: &[Arc<ToolDef>]) -> Result<Reply, AskError> {
         let ask = Ask { messages, tools, halt: &self.job.halt, speaking: self.job.speaking };
         self.job.model.ask(ask).await
     }
 
-    fn offered_tools(&self) -> Vec<ToolDef> {
-        if self.ending == Ending::Marker {
-            return Vec::new();
-        }
-        let mut tools = vec![completion::definition()];
-        tools.extend(self.job.toolbox.tools());
-        tools
-    }
-
     /// Makes room before a request that would come too close to the window.
-    async fn make_room(&mut self, window: u64, tools: &[ToolDef]) -> Result<(), End> {
+    async fn make_room(&mut self, window: u64) -> Result<(), End> {
         self.history.drop_old_results();
-        if self.history.tokens(tools) > window * FULL_PERCENT / 100 {
+        if self.tokens() > window * FULL_PERCENT / 100 {
             self.summarise(window * KEEP_PERCENT / 100).await?;
         }
         Ok(())

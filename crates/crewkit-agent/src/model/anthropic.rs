@@ -23,7 +23,8 @@ pub(super) async fn exchange(
     let body = request_body(endpoint, ask, stream);
     let sent = Sent { tools: !ask.tools.is_empty(), stream };
     let mut gather = Gather::new(limits, sent);
-    let answer = http.post(&body, sent, &mut |data| gather.event(data, ask.speaking)).await?;
+    let answer =
+        http.post(body.to_string().into_bytes(), sent, &mut |data| gather.event(data, ask.speaking)).await?;
     match answer {
         Answer::Whole(value) => gather.whole(&value),
         Answer::Streamed => gather.finish(),

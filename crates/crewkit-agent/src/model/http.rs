@@ -70,11 +70,11 @@ impl Http {
     /// Posts `body`. Events of a streamed answer go to `event` as they arrive; its error ends the reading.
     pub(super) async fn post(
         &self,
-        body: &Value,
+        body: Vec<u8>,
         sent: Sent,
         event: &mut (dyn FnMut(&str) -> Result<(), Failure> + Send),
     ) -> Result<Answer, Failure> {
-        let request = self.client.post(self.url.clone()).headers(self.headers.clone()).json(body);
+        let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
         let response = self.within_idle(request.send()).await?.map_err(|error| unreachable(&error))?;
         let status = response.status().as_u16();
         if !response.status().is_success() {
@@ -169,6 +169,7 @@ impl Http {
 fn headers(endpoint: &Endpoint) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     headers.insert(reqwest::header::ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if endpoint.dialect == Dialect::Anthropic {
         headers.insert(HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
     }

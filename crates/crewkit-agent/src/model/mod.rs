@@ -13,6 +13,8 @@ mod rehearsal;
 mod retry;
 mod sse;
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -66,7 +68,7 @@ pub struct Ask<'a> {
     /// The conversation so far.
     pub messages: &'a [Message],
     /// The tools it may use; none means it is asked for words only.
-    pub tools: &'a [ToolDef],
+    pub tools: &'a [Arc<ToolDef>],
     /// Ends the waiting between attempts; a request in flight is read to its end.
     pub halt: &'a CancellationToken,
     /// Hears the words as they arrive.

@@ -1,15 +1,17 @@
 //! OpenAI chat completions, strict in what is sent and lenient in what is read.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crewkit_core::Limits;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::endpoint::Endpoint;
 use super::failure::{Failure, Sent, classify};
 use super::http::{Answer, Http};
 use super::reasoning;
-use super::{Ask, Message, Reply, ToolDef, WantedCall};
+use super::{Ask, Message, Reply, WantedCall};
 use crate::event::Usage;
 
 pub(super) async fn exchange(
@@ -19,71 +21,134 @@ pub(super) async fn exchange(
     ask: &Ask<'_>,
     stream: bool,
 ) -> Result<Reply, Failure> {
-    let body = request_body(endpoint, ask, stream);
+    let body = request_body(endpoint, ask, stream)?;
     let sent = Sent { tools: !ask.tools.is_empty(), stream };
     let mut gather = Gather::new(limits, sent);
-    let answer = http.post(&body, sent, &mut |data| gather.event(data, ask.speaking)).await?;
+    let answer = http.post(body, sent, &mut |data| gather.event(data, ask.speaking)).await?;
     match answer {
         Answer::Whole(value) => gather.whole(&value),
         Answer::Streamed => gather.finish(),
     }
 }
 
-fn request_body(endpoint: &Endpoint, ask: &Ask<'_>, stream: bool) -> Value {
-    let mut body = Map::new();
-    body.insert("model".into(), endpoint.model.clone().into());
-    let messages = if ask.tools.is_empty() { in_words(ask.messages) } else { ask.messages.to_vec() };
-    body.insert("messages".into(), messages.iter().map(encode).collect());
-    if !ask.tools.is_empty() {
-        body.insert("tools".into(), ask.tools.iter().map(encode_tool).collect());
-    }
-    if let Some(tokens) = endpoint.max_output_tokens {
-        body.insert("max_tokens".into(), tokens.into());
-    }
-    if stream {
-        body.insert("stream".into(), true.into());
-        body.insert("stream_options".into(), json!({"include_usage": true}));
-    }
-    Value::Object(body)
+/// The request as it is written; everything in it is borrowed, since the whole history goes out with every turn.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    messages: Vec<Said<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Offered<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
 }
 
-fn encode_tool(tool: &ToolDef) -> Value {
-    json!({"type": "function", "function": {
-        "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
-    }})
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
 }
 
-fn encode(message: &Message) -> Value {
+#[derive(Serialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+enum Said<'a> {
+    System {
+        content: &'a str,
+    },
+    User {
+        content: &'a str,
+    },
+    Assistant {
+        /// Null beside calls, as OpenAI itself sends it.
+        content: Option<&'a str>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<Called<'a>>,
+    },
+    Tool {
+        tool_call_id: &'a str,
+        content: Cow<'a, str>,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "function")]
+struct Called<'a> {
+    id: &'a str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "function")]
+struct Offered<'a> {
+    function: Definition<'a>,
+}
+
+#[derive(Serialize)]
+struct Definition<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a Value,
+}
+
+fn request_body(endpoint: &Endpoint, ask: &Ask<'_>, stream: bool) -> Result<Vec<u8>, Failure> {
+    let messages =
+        if ask.tools.is_empty() { Cow::Owned(in_words(ask.messages)) } else { Cow::Borrowed(ask.messages) };
+    let tools = ask.tools.iter().map(|tool| Offered {
+        function: Definition {
+            name: &tool.name,
+            description: &tool.description,
+            parameters: &tool.input_schema,
+        },
+    });
+    let body = Body {
+        model: &endpoint.model,
+        messages: messages.iter().map(encode).collect(),
+        tools: tools.collect(),
+        max_tokens: endpoint.max_output_tokens,
+        stream,
+        stream_options: stream.then_some(StreamOptions { include_usage: true }),
+    };
+    serde_json::to_vec(&body).map_err(|bad| Failure::Fatal(format!("the request cannot be written: {bad}")))
+}
+
+fn encode(message: &Message) -> Said<'_> {
     match message {
-        Message::System(text) => json!({"role": "system", "content": text}),
-        Message::User(text) => json!({"role": "user", "content": text}),
-        Message::Assistant { content, tool_calls } if tool_calls.is_empty() => {
-            json!({"role": "assistant", "content": content})
-        }
-        Message::Assistant { content, tool_calls } => {
-            let calls: Vec<Value> = tool_calls
+        Message::System(text) => Said::System { content: text },
+        Message::User(text) => Said::User { content: text },
+        Message::Assistant { content, tool_calls } => Said::Assistant {
+            content: (!content.is_empty() || tool_calls.is_empty()).then_some(content),
+            tool_calls: tool_calls
                 .iter()
-                .map(|call| {
-                    let arguments = sendable_arguments(&call.arguments);
-                    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+                .map(|call| Called {
+                    id: &call.id,
+                    function: Function { name: &call.name, arguments: sendable_arguments(&call.arguments) },
                 })
-                .collect();
-            let content = if content.is_empty() { Value::Null } else { content.as_str().into() };
-            json!({"role": "assistant", "content": content, "tool_calls": calls})
-        }
-        Message::Tool { call_id, content, is_error, .. } => {
-            let content = if *is_error { format!("Error: {content}") } else { content.clone() };
-            json!({"role": "tool", "tool_call_id": call_id, "content": content})
-        }
+                .collect(),
+        },
+        Message::Tool { call_id, content, is_error, .. } => Said::Tool {
+            tool_call_id: call_id,
+            content: if *is_error {
+                Cow::Owned(format!("Error: {content}"))
+            } else {
+                Cow::Borrowed(content.as_str())
+            },
+        },
     }
 }
 
 /// Servers parse the arguments of the history; what the model once garbled would make them refuse every later request.
 fn sendable_arguments(arguments: &str) -> &str {
-    match serde_json::from_str::<Value>(arguments) {
-        Ok(Value::Object(_)) => arguments,
-        _ => "{}",
-    }
+    let is_object = arguments.trim_start().starts_with('{')
+        && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_ok();
+    if is_object { arguments } else { "{}" }
 }
 
 /// The conversation without tool messages, for a request that offers no tools: servers refuse calls of tools they were not
@@ -291,6 +356,8 @@ fn usage(value: &Value) -> Option<Usage> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::event::ToolCall;
 
@@ -415,9 +482,13 @@ mod tests {
             },
             Message::Tool { call_id: "b".into(), name: "look".into(), content: "bad".into(), is_error: true },
         ];
+        let encode = |message| serde_json::to_value(encode(message)).unwrap();
         let encoded: Vec<Value> = messages.iter().map(encode).collect();
         assert_eq!(encoded[0]["content"], Value::Null);
-        assert_eq!(encoded[0]["tool_calls"][0]["function"]["arguments"], "{\"x\":1}");
+        assert_eq!(
+            encoded[0]["tool_calls"][0],
+            json!({"type": "function", "id": "a", "function": {"name": "look", "arguments": "{\"x\":1}"}})
+        );
         assert_eq!(encoded[0]["tool_calls"][1]["function"]["arguments"], "{}");
         assert_eq!(encoded[1], json!({"role": "tool", "tool_call_id": "a", "content": "seen"}));
         let words: Vec<Value> = in_words(&messages).iter().map(encode).collect();

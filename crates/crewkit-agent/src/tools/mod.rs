@@ -46,9 +46,11 @@ impl RunTools {
         if let Some(tool) = self.server_tools.iter().find(|tool| tool.shown_as == call.name) {
             return self.servers.call(tool, arguments, self.timeout).await;
         }
-        let known: Vec<String> = self.tools().into_iter().map(|tool| tool.name).collect();
+        let own = std::iter::once(AGENT_COMPLETE).chain(self.workspace.iter().flat_map(Workspace::names));
+        let servers = self.server_tools.iter().map(|tool| tool.shown_as.clone());
+        let known: Vec<String> = own.map(str::to_owned).chain(servers).collect();
         ToolAnswer::error(format!(
-            "there is no tool `{}`; there are {AGENT_COMPLETE}, {}",
+            "there is no tool `{}`; there are {}",
             call.name.chars().take(80).collect::<String>(),
             known.join(", ")
         ))
@@ -56,9 +58,9 @@ impl RunTools {
 }
 
 impl Toolbox for RunTools {
-    fn tools(&self) -> Vec<ToolDef> {
+    fn tools(&self) -> Vec<Arc<ToolDef>> {
         let own = self.workspace.iter().flat_map(Workspace::definitions);
-        own.chain(self.server_tools.iter().map(mcp::ListedTool::definition)).collect()
+        own.chain(self.server_tools.iter().map(|tool| Arc::new(tool.definition()))).collect()
     }
 
     fn company(&self, name: &str) -> Company {

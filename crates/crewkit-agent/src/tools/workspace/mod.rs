@@ -6,7 +6,7 @@ mod path;
 mod search;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crewkit_core::Limits;
 use serde_json::{Value, json};
@@ -79,6 +79,21 @@ const FILE_TOOLS: [FileTool; 5] = [
 
 const RUN_COMMAND: &str = "run_command";
 
+/// What models are told; the same for every run, so there is one of it.
+static DEFINITIONS: LazyLock<Vec<Arc<ToolDef>>> = LazyLock::new(|| {
+    let define = |name: &str, description: &str, input_schema| {
+        Arc::new(ToolDef { name: name.to_owned(), description: description.to_owned(), input_schema })
+    };
+    let mut tools: Vec<_> =
+        FILE_TOOLS.iter().map(|tool| define(tool.name, tool.description, (tool.schema)())).collect();
+    tools.push(define(
+        RUN_COMMAND,
+        "Runs a shell command in the working directory and answers with its exit code and output.",
+        command::schema(),
+    ));
+    tools
+});
+
 impl Workspace {
     pub(crate) fn open(
         path: &Path,
@@ -107,25 +122,9 @@ impl Workspace {
         FILE_TOOLS.iter().map(|tool| tool.name).chain(command)
     }
 
-    pub(crate) fn definitions(&self) -> Vec<ToolDef> {
-        let mut tools: Vec<ToolDef> = FILE_TOOLS
-            .iter()
-            .map(|tool| ToolDef {
-                name: tool.name.to_owned(),
-                description: tool.description.to_owned(),
-                input_schema: (tool.schema)(),
-            })
-            .collect();
-        if self.runs_commands() {
-            tools.push(ToolDef {
-                name: RUN_COMMAND.to_owned(),
-                description:
-                    "Runs a shell command in the working directory and answers with its exit code and output."
-                        .to_owned(),
-                input_schema: command::schema(),
-            });
-        }
-        tools
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = Arc<ToolDef>> {
+        let runs_commands = self.runs_commands();
+        DEFINITIONS.iter().filter(move |tool| runs_commands || tool.name != RUN_COMMAND).map(Arc::clone)
     }
 
     pub(crate) fn company(name: &str) -> Company {
