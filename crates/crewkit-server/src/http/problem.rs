@@ -3,6 +3,7 @@
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::response::{IntoResponse, Response};
 use crewkit_core::Code;
+use futures_util::StreamExt as _;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -51,13 +52,22 @@ pub async fn read_body(body: Body, most: u64) -> Result<Bytes, HttpProblem> {
     if body.size_hint().lower() > most {
         return Err(too_large());
     }
-    match Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX)).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(HttpProblem::new(
-            StatusCode::BAD_REQUEST,
-            Code::BodyInvalid,
-            format!("the body could not be read to its end: {error}"),
-        )),
+    // Put together piece by piece as they arrive: one copy of everything at the end would hold up a worker for as long as
+    // others should wait at most.
+    let mut whole = Vec::with_capacity(usize::try_from(body.size_hint().lower()).unwrap_or(0));
+    let mut pieces = Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX)).into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        match piece {
+            Ok(piece) => whole.extend_from_slice(&piece),
+            Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
+            Err(error) => {
+                return Err(HttpProblem::new(
+                    StatusCode::BAD_REQUEST,
+                    Code::BodyInvalid,
+                    format!("the body could not be read to its end: {error}"),
+                ));
+            }
+        }
     }
+    Ok(whole.into())
 }

@@ -35,12 +35,15 @@ pub async fn run_operation(
     // When the client hangs up, axum drops this future; the guard then tells the work.
     let cancelled = CancellationToken::new();
     let _hang_up = cancelled.clone().drop_guard();
+    let bytes = body.len();
     let work = async {
         let arguments = arguments(&app, &body)?;
+        // Giving back many pages takes its time too, so a large body goes here.
+        drop(body);
         Ok(ops::run(Arc::clone(entry), Arc::clone(&app.services), arguments, Progress::default(), cancelled)
             .await)
     };
-    let answer: Result<ops::Answer, HttpProblem> = aside::by_size(body.len(), work).await;
+    let answer: Result<ops::Answer, HttpProblem> = aside::by_size(bytes, work).await;
     let answer = match answer {
         Ok(answer) => answer,
         Err(problem) => return problem.into_response(),
