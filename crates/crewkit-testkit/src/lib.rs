@@ -1,4 +1,4 @@
-//! Fakes with fault switches: a simulated Coder, a scripted model, a fake agent command line, a tool server, and a checker of histories.
+//! Fakes with fault switches: a simulated Coder, a scripted model, a fake agent command line, tool servers, and a checker of histories.
 //!
 //! They are strict where the real thing is strict, and count what they are asked. Ships in nothing.
 
@@ -6,3 +6,4 @@ pub mod bins;
 pub mod coder;
 pub mod history;
 pub mod model;
+pub mod tool_server;

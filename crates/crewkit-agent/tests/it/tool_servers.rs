@@ -4,9 +4,11 @@ use std::collections::HashSet;
 
 use crewkit_agent::tools::mcp::{ServerConfig, Transport};
 use crewkit_agent::{EventBody, RunSpec};
+use crewkit_core::Secret;
 use crewkit_core::run::RunStatus;
 use crewkit_testkit::bins;
 use crewkit_testkit::model::{Request, Turn};
+use crewkit_testkit::tool_server::{Answers, HttpToolServer};
 use serde_json::{Value, json};
 
 use crate::support::{World, limit};
@@ -146,4 +148,147 @@ async fn names_are_prefixed_only_where_they_clash() {
     {
         assert!(names.contains(&expected.into()), "{expected} is not in {names:?}");
     }
+}
+
+fn over_http(server: &HttpToolServer, token: Option<&str>) -> Vec<ServerConfig> {
+    let authorization =
+        token.map(|token| ("Authorization".to_owned(), Secret::new(format!("Bearer {token}"))));
+    let transport = Transport::Http { url: server.url(), headers: authorization.into_iter().collect() };
+    vec![ServerConfig { name: "web".into(), transport, per_agent: false }]
+}
+
+/// Calls `echo` in each of the first turns; an argument of a call is what `arguments` says for its turn.
+fn echoes(
+    calls: usize,
+    arguments: impl Fn(usize) -> Value + Send + Sync,
+) -> impl Fn(&Request) -> Turn + Send + Sync {
+    move |request| match request.turn {
+        turn if turn < calls => Turn::call("echo", &arguments(turn)),
+        _ => Turn::complete("ok"),
+    }
+}
+
+/// What `echo` answered, in order, and whether it was an error.
+async fn answers(world: &World, id: &str) -> Vec<(String, bool)> {
+    let bodies = world.transcript(id).await.into_iter();
+    let results = bodies.filter_map(|body| match body {
+        EventBody::ToolResult { name, content, is_error, .. } if name == "echo" => Some((content, is_error)),
+        _ => None,
+    });
+    results.collect()
+}
+
+#[tokio::test]
+async fn a_server_over_http_answers_as_json_or_as_events() {
+    for form in [Answers::Json, Answers::Events] {
+        let server = HttpToolServer::start(form, Some("open sesame")).await;
+        let world = World::with(echoes(2, |turn| json!({"text": format!("words {turn}")})), |options| {
+            options.tool_servers = over_http(&server, Some("open sesame"));
+        })
+        .await;
+        let id = world.start("ask").await;
+        assert_eq!(world.end_of(&id).await.status, Some(RunStatus::Completed));
+        let expected = [("words 0".to_owned(), false), ("words 1".to_owned(), false)];
+        assert_eq!(answers(&world, &id).await, expected, "{form:?}");
+        assert_eq!((server.calls(), server.complaints()), (2, vec![]), "{form:?}");
+        let (opened, _, _, pongs) = server.tally();
+        assert_eq!(opened, 1, "one session for all");
+        assert_eq!(pongs, if form == Answers::Json { 0 } else { 2 }, "each stream asks whether we are there");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_wrong_is_told_and_harms_nobody() {
+    let server = HttpToolServer::start(Answers::Json, Some("open sesame")).await;
+    let world = World::with(
+        |_| Turn::complete("without it"),
+        |options| options.tool_servers = over_http(&server, Some("wrong")),
+    )
+    .await;
+    assert_eq!(world.run("x").await.summary.as_deref(), Some("without it"));
+    let (servers, _) = world.engine.tools();
+    assert_eq!(servers[0].status, "broken");
+    let error = servers[0].error.clone().unwrap();
+    assert!(error.contains("status 401") && !error.contains("wrong"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_was_restarted_is_met_again_and_no_call_is_made_twice() {
+    let server = HttpToolServer::start(Answers::Events, None).await;
+    let shared = std::sync::Arc::new(tokio::sync::Mutex::new(server));
+    let config = over_http(&*shared.lock().await, None);
+    let world = World::with(echoes(2, |turn| json!({"text": format!("{turn}")})), |options| {
+        options.tool_servers = config;
+    })
+    .await;
+    // Between the runs the server is gone and comes back without its sessions.
+    let first = world.start("ask").await;
+    world.end_of(&first).await;
+    {
+        let mut server = shared.lock().await;
+        server.down().await;
+        server.up().await;
+    }
+    let second = world.start("ask").await;
+    world.end_of(&second).await;
+    let expected = [("0".to_owned(), false), ("1".to_owned(), false)];
+    assert_eq!(answers(&world, &second).await, expected, "the model notices nothing");
+    let server = shared.lock().await;
+    assert_eq!((server.calls(), server.tally().0), (4, 2), "four calls in two sessions");
+    // A session that is forgotten without a restart is the same.
+    server.forget_sessions();
+    let third = world.start("ask").await;
+    world.end_of(&third).await;
+    assert_eq!(answers(&world, &third).await, expected);
+    assert_eq!((server.calls(), server.complaints()), (6, vec![]));
+}
+
+#[tokio::test]
+async fn a_call_over_http_that_may_have_happened_is_not_repeated() {
+    for form in [Answers::Json, Answers::Events] {
+        let server = HttpToolServer::start(form, None).await;
+        let world = World::with(echoes(2, |turn| json!({"text": format!("{turn}")})), |options| {
+            options.tool_servers = over_http(&server, None);
+        })
+        .await;
+        server.cut_next();
+        let id = world.start("ask").await;
+        world.end_of(&id).await;
+        let told = answers(&world, &id).await;
+        assert!(told[0].1 && told[0].0.contains("not known whether"), "{told:?}");
+        assert_eq!(told[1], ("1".to_owned(), false), "{form:?}");
+        assert_eq!(server.calls(), 2, "the call that was cut ran once");
+    }
+}
+
+#[tokio::test]
+async fn a_call_over_http_that_takes_too_long_is_cancelled() {
+    let server = HttpToolServer::start(Answers::Json, None).await;
+    let slow = |turn| json!({"text": "late", "ms": if turn == 0 { 600_000 } else { 0 }});
+    let world = World::with(echoes(2, slow), |options| {
+        options.tool_servers = over_http(&server, None);
+        limit(options, |limits| limits.tool_call_seconds = 1);
+    })
+    .await;
+    let id = world.start("ask").await;
+    world.end_of(&id).await;
+    let told = answers(&world, &id).await;
+    assert!(told[0].1 && told[0].0.contains("within 1 seconds"), "{told:?}");
+    assert_eq!(told[1], ("late".to_owned(), false));
+    crate::support::eventually("the server is told", || server.tally().2 == 1).await;
+}
+
+#[tokio::test]
+async fn a_session_per_agent_is_ended_with_its_run() {
+    let server = HttpToolServer::start(Answers::Json, None).await;
+    let world = World::with(echoes(1, |_| json!({"text": "x"})), |options| {
+        options.tool_servers =
+            over_http(&server, None).into_iter().map(|one| ServerConfig { per_agent: true, ..one }).collect();
+    })
+    .await;
+    for _ in 0..3 {
+        world.run("ask").await;
+    }
+    crate::support::eventually("sessions are ended", || server.tally().1 == 3).await;
+    assert_eq!(server.tally().0, 3);
 }

@@ -1,8 +1,8 @@
 //! A tool server behind streamable HTTP.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crewkit_core::{Limits, Secret};
@@ -10,20 +10,28 @@ use futures_util::StreamExt;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::link::{LinkError, result_of};
+use super::link::{LinkError, cancelled, reply_to, result_of};
 use crate::model::SseParser;
 use crate::sync::lock;
 
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
+/// Time for last words.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct HttpLink {
+    line: Arc<Line>,
+    next_id: AtomicU64,
+    max_bytes: usize,
+}
+
+/// What a farewell needs beyond the life of its link.
+#[derive(Debug)]
+struct Line {
     client: reqwest::Client,
     url: String,
     headers: HeaderMap,
-    next_id: AtomicU64,
-    max_bytes: usize,
     state: Mutex<State>,
 }
 
@@ -52,55 +60,41 @@ impl HttpLink {
             value.set_sensitive(true);
             map.insert(parsed, value);
         }
+        let line = Line { client, url: url.to_owned(), headers: map, state: Mutex::default() };
         Ok(Self {
-            client,
-            url: url.to_owned(),
-            headers: map,
+            line: Arc::new(line),
             next_id: AtomicU64::new(1),
             max_bytes: usize::try_from(limits.tool_server_message_bytes).unwrap_or(usize::MAX),
-            state: Mutex::default(),
         })
     }
 
     /// Remembers the revision the server chose; later requests must name it.
     pub(super) fn negotiated(&self, version: &str) {
-        lock(&self.state).version = HeaderValue::from_str(version).ok();
+        lock(&self.line.state).version = HeaderValue::from_str(version).ok();
     }
 
     pub(super) async fn request(&self, method: &str, params: Value) -> Result<Value, LinkError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let response =
-            self.post(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await?;
-        if method == "initialize" {
-            lock(&self.state).session = response.headers().get(SESSION).cloned();
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let mut waiting = Waiting { line: &self.line, id, over: false };
+        let answer = self.exchange(&message, id).await;
+        waiting.over = true;
+        result_of(answer?)
+    }
+
+    async fn exchange(&self, message: &Value, id: u64) -> Result<Value, LinkError> {
+        let response = self.line.post(message).await?;
+        if message["method"] == "initialize" {
+            lock(&self.line.state).session = response.headers().get(SESSION).cloned();
         }
         let kind =
             response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let streamed = kind.starts_with("text/event-stream");
-        let answer = self.read_answer(response, id, streamed).await?;
-        result_of(answer)
+        self.read_answer(response, id, streamed).await
     }
 
     pub(super) async fn notify(&self, method: &str) -> Result<(), LinkError> {
-        self.post(&json!({"jsonrpc": "2.0", "method": method})).await.map(drop)
-    }
-
-    async fn post(&self, message: &Value) -> Result<reqwest::Response, LinkError> {
-        let mut request = self.client.post(&self.url).headers(self.headers.clone()).json(message);
-        let State { session, version } = lock(&self.state).clone();
-        if let Some(session) = session {
-            request = request.header(SESSION, session);
-        }
-        if let Some(version) = version {
-            request = request.header(VERSION, version);
-        }
-        let response =
-            request.send().await.map_err(|error| LinkError::Gone(error.without_url().to_string()))?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        // A session the server has forgotten is a server to connect to anew; so is anything else we cannot read.
-        Err(LinkError::Gone(format!("the tool server answered with status {}", response.status().as_u16())))
+        self.line.post(&json!({"jsonrpc": "2.0", "method": method})).await.map(drop)
     }
 
     async fn read_answer(
@@ -127,15 +121,21 @@ impl HttpLink {
                 whole.extend_from_slice(&piece);
                 continue;
             }
+            let mut questions = Vec::new();
             let mut hear = |data: &str| {
-                let message = serde_json::from_str::<Value>(data).ok();
-                found = message
-                    .filter(|message| message["id"] == id && message.get("method").is_none())
-                    .or(found.take());
+                let Ok(message) = serde_json::from_str::<Value>(data) else { return };
+                if message.get("method").is_some() {
+                    questions.extend(reply_to(&message));
+                } else if message["id"] == id {
+                    found = Some(message);
+                }
             };
             parser
                 .feed(&piece, &mut hear)
-                .map_err(|_| LinkError::Refused("the answer is not valid UTF-8".to_owned()))?;
+                .map_err(|_| LinkError::Gone("the answer is not valid UTF-8".to_owned()))?;
+            for reply in questions {
+                let _ = self.line.post(&reply).await;
+            }
             if let Some(answer) = found {
                 return Ok(answer);
             }
@@ -144,6 +144,84 @@ impl HttpLink {
             return Err(LinkError::Gone("the stream ended before the answer".to_owned()));
         }
         serde_json::from_slice(&whole)
-            .map_err(|bad| LinkError::Refused(format!("the answer is not valid JSON: {bad}")))
+            .map_err(|bad| LinkError::Gone(format!("the answer is not valid JSON: {bad}")))
+    }
+}
+
+impl Line {
+    async fn post(&self, message: &Value) -> Result<reqwest::Response, LinkError> {
+        let has_session = lock(&self.state).session.is_some();
+        let response = self.addressed(self.client.post(&self.url)).json(message).send().await;
+        let response = response.map_err(|error| {
+            let why = error.without_url();
+            let text = innermost(&why);
+            if why.is_connect() { LinkError::NotReached(text) } else { LinkError::Gone(text) }
+        })?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let why = format!("the tool server answered with status {}", status.as_u16());
+        Err(match status.as_u16() {
+            404 if has_session => {
+                LinkError::NotReached("the tool server has forgotten our session".to_owned())
+            }
+            400..500 => LinkError::Refused(why),
+            _ => LinkError::Gone(why),
+        })
+    }
+
+    fn addressed(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        let mut request = request.headers(self.headers.clone());
+        let State { session, version } = lock(&self.state).clone();
+        if let Some(session) = session {
+            request = request.header(SESSION, session);
+        }
+        if let Some(version) = version {
+            request = request.header(VERSION, version);
+        }
+        request
+    }
+}
+
+/// "connection refused" says more than "error sending request".
+fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    format!("the tool server cannot be reached: {cause}")
+}
+
+/// Tells the server when nobody waits for an answer any more.
+struct Waiting<'a> {
+    line: &'a Arc<Line>,
+    id: u64,
+    over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            let (line, message) = (Arc::clone(self.line), cancelled(self.id));
+            farewell(async move { line.post(&message).await.map(drop) });
+        }
+    }
+}
+
+impl Drop for HttpLink {
+    /// A session that is not ended stays with the server until it forgets it.
+    fn drop(&mut self) {
+        if lock(&self.line.state).session.is_some() {
+            let line = Arc::clone(&self.line);
+            farewell(async move { line.addressed(line.client.delete(&line.url)).send().await.map(drop) });
+        }
+    }
+}
+
+/// Sends last words that nobody waits for.
+fn farewell<E>(words: impl Future<Output = Result<(), E>> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move { drop(tokio::time::timeout(FAREWELL, words).await) });
     }
 }

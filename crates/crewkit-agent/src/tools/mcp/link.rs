@@ -26,11 +26,14 @@ pub(super) enum LinkError {
     /// It ended, or the connection broke.
     #[error("{0}")]
     Gone(String),
+    /// It never got the request, so a new connection may send it again.
+    #[error("{0}")]
+    NotReached(String),
 }
 
 #[derive(Debug)]
 pub(super) enum Link {
-    Stdio(StdioLink),
+    Stdio(Box<StdioLink>),
     Http(HttpLink),
 }
 
@@ -43,7 +46,7 @@ impl Link {
     ) -> Result<(Self, Vec<Value>), LinkError> {
         let time = Duration::from_secs(around.limits.tool_server_start_seconds);
         let link = match &config.transport {
-            Transport::Stdio { .. } => Self::Stdio(StdioLink::spawn(config, around, run)?),
+            Transport::Stdio { .. } => Self::Stdio(Box::new(StdioLink::spawn(config, around, run)?)),
             Transport::Http { url, headers } => Self::Http(HttpLink::new(url, headers, &around.limits)?),
         };
         let introduction = json!({
@@ -105,6 +108,21 @@ impl Link {
             Self::Http(_) => true,
         }
     }
+}
+
+/// A server may ask us things; we answer what the protocol demands and decline the rest.
+pub(super) fn reply_to(message: &Value) -> Option<Value> {
+    let id = message.get("id").filter(|id| !id.is_null())?;
+    Some(match message["method"].as_str() {
+        Some("ping") => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
+        _ => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "not supported"}}),
+    })
+}
+
+/// Tells a server that nobody waits for an answer any more.
+pub(super) fn cancelled(id: u64) -> Value {
+    let params = json!({"requestId": id, "reason": "no longer needed"});
+    json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 }
 
 /// The result of a JSON-RPC answer.

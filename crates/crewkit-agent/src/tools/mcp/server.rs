@@ -129,27 +129,43 @@ impl ToolServer {
         }
     }
 
+    /// An HTTP link that broke is replaced at the next call; a dead process shows itself.
+    async fn let_go(&self, link: &Arc<Link>) {
+        let mut slot = self.link.lock().await;
+        if matches!(**link, Link::Http(_)) && slot.link.as_ref().is_some_and(|held| Arc::ptr_eq(held, link)) {
+            slot.link = None;
+            slot.failed(&self.around);
+        }
+    }
+
     pub(super) async fn call(&self, tool: &str, arguments: Value, time: Duration) -> ToolAnswer {
-        let link = match self.link().await {
+        let params = json!({"name": tool, "arguments": arguments});
+        let mut link = match self.link().await {
             Ok(link) => link,
             Err(error) => return ToolAnswer::error(error.to_string()),
         };
-        let answer = link.request("tools/call", json!({"name": tool, "arguments": arguments}), time).await;
+        let mut answer = link.request("tools/call", params.clone(), time).await;
+        if matches!(answer, Err(LinkError::NotReached(_))) {
+            // The server was restarted, say: what never reached it can be sent once more.
+            self.let_go(&link).await;
+            link = match self.link().await {
+                Ok(link) => link,
+                Err(error) => return ToolAnswer::error(format!("{error}. The call was not made.")),
+            };
+            answer = link.request("tools/call", params, time).await;
+        }
         match answer {
             Ok(result) => {
                 self.link.lock().await.failures = 0;
                 answer_of(&result)
             }
             Err(LinkError::Gone(why)) => {
-                // An HTTP link that broke is replaced at the next call; a dead process shows itself.
-                let mut slot = self.link.lock().await;
-                if matches!(*link, Link::Http(_))
-                    && slot.link.as_ref().is_some_and(|held| Arc::ptr_eq(held, &link))
-                {
-                    slot.link = None;
-                    slot.failed(&self.around);
-                }
+                self.let_go(&link).await;
                 ToolAnswer::error(format!("{why}. It is not known whether the call had its effect."))
+            }
+            Err(LinkError::NotReached(why)) => {
+                self.let_go(&link).await;
+                ToolAnswer::error(format!("{why}. The call was not made."))
             }
             Err(LinkError::TimedOut(seconds)) => ToolAnswer::error(format!(
                 "the tool did not answer within {seconds} seconds. It is not known whether the call had its effect."

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Surroundings;
 use super::config::{ServerConfig, Transport};
-use super::link::{LinkError, result_of};
+use super::link::{LinkError, cancelled, reply_to, result_of};
 use crate::lines::Lines;
 use crate::sync::lock;
 use crate::sys::ProcessTree;
@@ -127,8 +127,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.answered {
             lock(&self.link.shared.waiting).remove(&self.id);
-            let params = json!({"requestId": self.id, "reason": "no longer needed"});
-            let message = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+            let message = cancelled(self.id);
             let _ = self.link.outbox.try_send(format!("{message}\n"));
         }
     }
@@ -173,15 +172,6 @@ async fn read_messages(
     shared.gone.store(true, Ordering::SeqCst);
     // Dropping the senders wakes everybody who still waits.
     lock(&shared.waiting).clear();
-}
-
-/// A server may ask us things; we answer what the protocol demands and decline the rest.
-fn reply_to(message: &Value) -> Option<Value> {
-    let id = message.get("id").filter(|id| !id.is_null())?;
-    Some(match message["method"].as_str() {
-        Some("ping") => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
-        _ => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "not supported"}}),
-    })
 }
 
 async fn drain(stderr: ChildStderr, shared: Arc<Shared>) {
