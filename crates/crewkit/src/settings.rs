@@ -170,7 +170,12 @@ pub const SETTINGS: &[Setting] = &[
         "confined",
         "Whether agents may run commands: confined (off where the kernel cannot), off, or unconfined.",
     ),
-    setting("agents.commands_network", Kind::Flag, "true", "Whether confined commands may use TCP."),
+    setting(
+        "agents.commands_network",
+        Kind::Flag,
+        "true",
+        "Whether confined commands may use the network; local sockets they may use in any case.",
+    ),
     setting(
         "agents.commands_read",
         Kind::List,

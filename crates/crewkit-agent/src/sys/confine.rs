@@ -13,7 +13,7 @@ pub struct Confinement {
     pub writable: Vec<PathBuf>,
     /// Directories it may read and run programs from.
     pub readable: Vec<PathBuf>,
-    /// Whether it may use TCP.
+    /// Whether it may use the network.
     pub network: bool,
 }
 
@@ -110,13 +110,22 @@ pub fn available() -> bool {
 
 #[cfg(target_os = "linux")]
 mod platform {
+    use std::collections::BTreeMap;
+
     use landlock::{
         ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
         RulesetStatus, Scope, path_beneath_rules,
     };
 
+    use seccompiler::{
+        BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+        SeccompFilter, SeccompRule,
+    };
+
     use super::{ConfineError, Confinement};
 
+    /// Marks calls of the second kind x86-64 kernels may take: the same calls under other numbers.
+    const OTHER_ABI: i64 = 0x4000_0000;
     /// The newest set of rights asked for; an older kernel enforces the part it knows.
     const RIGHTS: ABI = ABI::V6;
     /// Devices every program expects.
@@ -155,7 +164,33 @@ mod platform {
         if status.ruleset == RulesetStatus::NotEnforced {
             return Err(ConfineError::Unavailable("the kernel has no Landlock".to_owned()));
         }
-        Ok(())
+        if confinement.network { Ok(()) } else { forbid_sockets() }
+    }
+
+    /// Landlock knows TCP alone, and data gets out by UDP just as well. So no socket can be made but local ones, neither by the
+    /// ordinary call nor by the ring that makes calls in its place.
+    fn forbid_sockets() -> Result<(), ConfineError> {
+        let no = |error: &dyn std::fmt::Display| {
+            ConfineError::Unavailable(format!("the network cannot be denied: {error}"))
+        };
+        let local = u64::from(libc::AF_UNIX.unsigned_abs());
+        let not_local = || {
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, local)
+                .and_then(|condition| SeccompRule::new(vec![condition]))
+        };
+        let mut forbidden = BTreeMap::new();
+        for number in [libc::SYS_socket, libc::SYS_socket | OTHER_ABI] {
+            forbidden.insert(number, vec![not_local().map_err(|error| no(&error))?]);
+        }
+        for number in [libc::SYS_io_uring_setup, libc::SYS_io_uring_setup | OTHER_ABI] {
+            forbidden.insert(number, Vec::new());
+        }
+        let here = std::env::consts::ARCH.try_into().map_err(|error: BackendError| no(&error))?;
+        let refuse = SeccompAction::Errno(libc::EACCES.unsigned_abs());
+        let filter = SeccompFilter::new(forbidden, SeccompAction::Allow, refuse, here)
+            .and_then(BpfProgram::try_from)
+            .map_err(|error| no(&error))?;
+        seccompiler::apply_filter(&filter).map_err(|error| no(&error))
     }
 }
 

@@ -189,6 +189,29 @@ async fn commands_run_in_the_directory_and_cannot_leave_it() {
 }
 
 #[tokio::test]
+async fn without_the_network_no_way_out_is_open() {
+    if !crewkit_agent::confine::available() {
+        eprintln!("skipped: this kernel has no Landlock");
+        return;
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let program = bins::fake("fake-agent");
+    let command = format!("{} network {}", program.display(), listener.local_addr().unwrap());
+    for (network, expected) in [
+        (true, "connect open\nlisten open\ndatagram open\nlocal open\n"),
+        (false, "connect closed\nlisten closed\ndatagram closed\nlocal open\n"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let CommandPolicy::Confined { helper, environment, .. } = confined() else { unreachable!() };
+        let readable = vec![program.parent().unwrap().to_owned()];
+        let policy = CommandPolicy::Confined { helper, readable, network, environment };
+        let results =
+            play(directory.path(), policy, vec![("run_command", json!({"command": command}))]).await;
+        assert_eq!(results[0].0, format!("exit code 0\n--- stdout\n{expected}"), "network {network}");
+    }
+}
+
+#[tokio::test]
 async fn a_stop_ends_a_running_command_with_its_children() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::with(

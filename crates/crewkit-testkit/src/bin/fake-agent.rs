@@ -38,11 +38,24 @@ fn main() {
         "stubborn" => stubborn(&argument),
         "daemon" => daemon(&argument),
         "sleeper" => sleeper(&argument),
+        "network" => network(&argument),
         _ => {
             let _ = writeln!(std::io::stderr(), "unknown scene `{scene}`");
             exit(64);
         }
     }
+}
+
+/// Tries every way out and says which are open.
+fn network(listener: &str) {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::UnixDatagram;
+    let word = |is_open: bool| if is_open { "open" } else { "closed" };
+    println(&format!("connect {}", word(TcpStream::connect(listener).is_ok())));
+    println(&format!("listen {}", word(TcpListener::bind("127.0.0.1:0").is_ok())));
+    let datagram = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.send_to(b"x", listener));
+    println(&format!("datagram {}", word(datagram.is_ok())));
+    println(&format!("local {}", word(UnixDatagram::unbound().is_ok())));
 }
 
 #[expect(clippy::exit, reason = "a fake program plays exit codes")]

@@ -27,7 +27,7 @@ pub enum CommandPolicy {
         helper: Vec<OsString>,
         /// Directories commands may read besides the system's own.
         readable: Vec<PathBuf>,
-        /// Whether commands may use TCP.
+        /// Whether commands may use the network.
         network: bool,
         /// Their whole environment, apart from what is set per run.
         environment: Vec<(OsString, OsString)>,
