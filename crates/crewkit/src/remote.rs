@@ -48,6 +48,11 @@ impl Remote {
         self.answer(self.client.post(format!("{}{path}", self.base)).json(&Value::Object(body))).await
     }
 
+    /// Removes what is at a path of the server.
+    pub async fn delete(&self, path: &str) -> Result<Answer, Failure> {
+        self.answer(self.client.delete(format!("{}{path}", self.base))).await
+    }
+
     /// The bytes at a path of the server, compressed as they are kept.
     pub async fn bytes(&self, path: &str) -> Result<Vec<u8>, Failure> {
         let request = self.client.get(format!("{}{path}", self.base)).header("Accept-Encoding", "gzip");

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crewkit_core::run::{Move, RunId, RunStatus, StopReason};
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -41,6 +42,8 @@ use task::{Attempt, Means, Origin};
 
 /// Longest idempotency key.
 const KEY_BYTES: usize = 200;
+/// Runs removed side by side.
+const PRUNED_AT_ONCE: usize = 64;
 
 /// A wish for a new run.
 #[derive(Debug, Clone, Default)]
@@ -348,25 +351,32 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes ended runs; returns their ids.
-    pub async fn prune(&self, prune: Prune) -> Result<Vec<RunId>, Error> {
+    /// What [`Self::prune`] would remove, oldest first.
+    pub fn prunable(&self, prune: Prune) -> Vec<Arc<RunRecord>> {
         let now = (self.shared.options.clock)();
-        let ended: Vec<Arc<RunRecord>> = self
-            .shared
-            .store
-            .memory()
-            .all()
-            .iter()
-            .map(|entry| entry.record())
-            .filter(|record| record.state.status().is_terminal())
-            .collect();
-        let old = ended.iter().take(ended.len().saturating_sub(prune.keep));
-        let old: Vec<RunId> = old
-            .filter(|record| record.state.ended_at().is_some_and(|at| now.since(at) >= prune.older_than))
-            .map(|record| record.id.clone())
-            .collect();
-        for id in &old {
-            match self.delete(id.as_str()).await {
+        let mut ended = self.records();
+        ended.retain(|record| record.state.status().is_terminal());
+        ended.truncate(ended.len().saturating_sub(prune.keep));
+        let is_old = |record: &Arc<RunRecord>| {
+            record.state.ended_at().is_some_and(|at| now.since(at) >= prune.older_than)
+        };
+        ended.retain(is_old);
+        ended
+    }
+
+    /// Removes ended runs with everything they left; returns what was removed.
+    pub async fn prune(&self, prune: Prune) -> Result<Vec<Arc<RunRecord>>, Error> {
+        let old = self.prunable(prune);
+        // Side by side, so that many of them share a write.
+        let removing = old.iter().map(|record| {
+            let (engine, record) = (self.clone(), Arc::clone(record));
+            async move { engine.delete(record.id.as_str()).await }
+        });
+        let removing: Vec<_> = removing.collect();
+        let mut removed = futures_util::stream::iter(removing).buffer_unordered(PRUNED_AT_ONCE);
+        while let Some(done) = removed.next().await {
+            match done {
+                // Somebody else was quicker, which is as good.
                 Ok(()) | Err(Error::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }

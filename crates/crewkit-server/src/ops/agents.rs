@@ -3,14 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crewkit_agent::engine::{Start, Status, Until};
+use crewkit_agent::engine::{Prune, Start, Status, Until};
 use crewkit_agent::{Engine, Error, RunRecord, RunSpec};
 use crewkit_core::run::RunStatus;
-use crewkit_core::{Code, Toolset};
+use crewkit_core::{Code, Limits, Toolset};
 use serde_json::{Value, json};
 
 use super::{Approval, Call, Failure, HandlerResult, Hints, JsonObject, Operation, Problem, ProgressUpdate};
 
+/// Characters of a contract shown in a list.
+const LISTED: usize = 50;
+/// What a wish to prune may say.
+const PRUNE_ARGUMENTS: [&str; 3] = ["older_than_seconds", "keep", "dry_run"];
 /// Characters of one transcript entry shown unless the caller asks for more.
 const ENTRY_CHARACTERS: u64 = 2000;
 /// Bytes of one page: what clients hand to a model without writing it to a file.
@@ -315,6 +319,75 @@ fn cut_texts(value: &mut Value, most: usize) {
         Value::Array(items) => items.iter_mut().for_each(|item| cut_texts(item, most)),
         Value::Object(fields) => fields.values_mut().for_each(|field| cut_texts(field, most)),
         _ => {}
+    }
+}
+
+/// The beginning of a contract, as lists show it.
+pub fn listed_contract(record: &RunRecord) -> String {
+    match record.contract.char_indices().nth(LISTED) {
+        Some((at, _)) => format!("{}...", &record.contract[..at]),
+        None => record.contract.to_string(),
+    }
+}
+
+/// A wish to remove agents that ended long ago. It is no row of the table: forgetting is for people, not for models.
+#[derive(Debug, Clone, Copy)]
+pub struct PruneWish {
+    prune: Prune,
+    dry_run: bool,
+}
+
+impl PruneWish {
+    /// Reads the wish; an age that is left out is the configured one.
+    pub fn read(arguments: &JsonObject, limits: &Limits) -> Result<Self, Error> {
+        let number = |name: &'static str| match arguments.get(name) {
+            None => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or_else(|| Error::Argument {
+                name,
+                what: format!("must be a whole number, not {value}"),
+            }),
+        };
+        let dry_run = match arguments.get("dry_run") {
+            None | Some(Value::Bool(false)) => false,
+            Some(Value::Bool(true)) => true,
+            Some(other) => {
+                let what = format!("must be true or false, not {other}");
+                return Err(Error::Argument { name: "dry_run", what });
+            }
+        };
+        // A misspelt wish must not remove more than was meant.
+        if let Some(unknown) = arguments.keys().find(|name| !PRUNE_ARGUMENTS.contains(&name.as_str())) {
+            let what = format!("`{unknown}` is not known; there are {}", PRUNE_ARGUMENTS.join(", "));
+            return Err(Error::Argument { name: "prune", what });
+        }
+        let configured = Some(limits.agent_retention_days.saturating_mul(86_400)).filter(|age| *age > 0);
+        let Some(age) = number("older_than_seconds")?.or(configured) else {
+            let what = "must be given (--older-than on the command line), since limits.agent_retention_days \
+                        keeps ended agents for ever"
+                .to_owned();
+            return Err(Error::Argument { name: "older_than_seconds", what });
+        };
+        let keep = usize::try_from(number("keep")?.unwrap_or(0)).unwrap_or(usize::MAX);
+        Ok(Self { prune: Prune { older_than: Duration::from_secs(age), keep }, dry_run })
+    }
+
+    /// Removes, or only tells, and says what.
+    pub async fn fulfil(self, engine: &Engine) -> Result<Value, Error> {
+        let records =
+            if self.dry_run { engine.prunable(self.prune) } else { engine.prune(self.prune).await? };
+        let agents: Vec<Value> = records
+            .iter()
+            .map(|record| {
+                json!({
+                    "id": record.id,
+                    "status": record.state.status(),
+                    "ended_at": record.state.ended_at(),
+                    "contract": listed_contract(record),
+                    "payload_size": record.payload.as_ref().map(|payload| payload.size),
+                })
+            })
+            .collect();
+        Ok(json!({"dry_run": self.dry_run, "count": agents.len(), "agents": agents}))
     }
 }
 

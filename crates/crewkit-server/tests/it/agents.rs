@@ -333,3 +333,51 @@ async fn a_conversation_over_the_socket() {
     assert_eq!(again.frame().await, frames[0], "the replay is what was shown");
     assert_eq!(again.frame().await, frames[3]);
 }
+
+#[tokio::test]
+async fn pruning_tells_what_goes_and_removes_nothing_by_mistake() {
+    let doors = Doors::open(|request| {
+        let slow = request.body["messages"][1]["content"].as_str().unwrap().contains("slow");
+        Turn::complete("ok").after(if slow { SLOW } else { Duration::ZERO })
+    })
+    .await;
+    let slow = doors.start("slow").await;
+    let (first, second) = (doors.run("first").await, doors.run("second").await);
+    let prune = async |body: &str| {
+        let reply = doors.server.request("POST", "/api/agents/prune", &[], body.as_bytes()).await;
+        (reply.status, reply.json())
+    };
+    for (body, expected) in [
+        ("", "older_than_seconds: must be given"),
+        (r#"{"older_than_seconds": "1"}"#, "older_than_seconds: must be a whole number"),
+        (r#"{"older_than_seconds": 0, "keep": -1}"#, "keep: must be a whole number"),
+        (r#"{"older_than_seconds": 0, "dry_run": 1}"#, "dry_run: must be true or false"),
+        (r#"{"older_than_seconds": 0, "dryrun": true}"#, "`dryrun` is not known"),
+    ] {
+        let (status, told) = prune(body).await;
+        assert_eq!((status, &told["code"]), (400, &"E_ARGUMENT_INVALID".into()), "{told}");
+        assert!(told["error"].as_str().unwrap().contains(expected), "{told}");
+    }
+    let ids = |told: &Value| -> Vec<String> {
+        told["agents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|agent| agent["id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let (_, told) = prune(r#"{"older_than_seconds": 3600}"#).await;
+    assert_eq!(told, json!({"dry_run": false, "count": 0, "agents": []}));
+    let (_, told) = prune(r#"{"older_than_seconds": 0, "dry_run": true}"#).await;
+    assert_eq!((ids(&told), &told["count"]), (vec![first.clone(), second.clone()], &2.into()));
+    assert_eq!(
+        doors.get(&format!("/api/agents/{first}"), &[]).await.status,
+        200,
+        "a rehearsal removes nothing"
+    );
+    let (_, told) = prune(r#"{"older_than_seconds": 0, "keep": 1}"#).await;
+    assert_eq!(ids(&told), [first.as_str()]);
+    for (id, status) in [(first, 404), (second, 200), (slow, 200)] {
+        assert_eq!(doors.get(&format!("/api/agents/{id}"), &[]).await.status, status);
+    }
+}

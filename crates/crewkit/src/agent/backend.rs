@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crewkit_core::Code;
 use crewkit_server::Services;
+use crewkit_server::ops::agents::PruneWish;
 use crewkit_server::ops::{self, Answer, Catalog, JsonObject, Progress};
 use crewkit_server::services::Agents;
 use serde_json::{Value, json};
@@ -95,6 +96,27 @@ impl Backend {
                 Ok(json!({"id": record.id, "status": record.state.status()}))
             }
             Self::Server(remote) => body_of(remote.post(&format!("/api/agents/{id}/resume")).await?),
+        }
+    }
+
+    pub(super) async fn delete(&self, id: &str) -> Result<Value, Failure> {
+        match self {
+            Self::Here { services, .. } => {
+                services.agents.engine().await?.delete(id).await?;
+                Ok(json!({"status": "deleted"}))
+            }
+            Self::Server(remote) => body_of(remote.delete(&format!("/api/agents/{id}")).await?),
+        }
+    }
+
+    /// Removes ended agents, or only tells which it would remove.
+    pub(super) async fn prune(&self, wish: JsonObject) -> Result<Value, Failure> {
+        match self {
+            Self::Here { services, .. } => {
+                let engine = services.agents.engine().await?;
+                Ok(PruneWish::read(&wish, &engine.options().limits)?.fulfil(engine).await?)
+            }
+            Self::Server(remote) => body_of(remote.post_json("/api/agents/prune", wish).await?),
         }
     }
 

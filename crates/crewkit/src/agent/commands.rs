@@ -66,6 +66,27 @@ pub enum AgentCommand {
         /// Its id.
         id: String,
     },
+    /// Remove agents with everything they left.
+    Delete {
+        /// Their ids.
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Also those that are at work; they are ended by it.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Remove agents that ended long ago, and say which.
+    Prune {
+        /// Only those that ended more than this many days ago; the configured retention when left out.
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<u64>,
+        /// Keep this many of the newest ended agents in any case.
+        #[arg(long, value_name = "COUNT")]
+        keep: Option<u64>,
+        /// Only say which would be removed.
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
     /// List all agents.
     List {
         /// Only those in this state.
@@ -159,12 +180,62 @@ async fn perform(backend: &Backend, command: AgentCommand, json: bool) -> Result
             output::data(&text);
             Ok(Exit::Ok)
         }
+        AgentCommand::Delete { ids, force } => delete(backend, &ids, force, json).await,
+        AgentCommand::Prune { older_than, keep, dry_run } => {
+            let mut wish = arguments(json!({
+                "older_than_seconds": older_than.map(|days| days.saturating_mul(86_400)),
+                "keep": keep, "dry_run": dry_run,
+            }));
+            wish.retain(|_, value| !value.is_null());
+            let body = backend.prune(wish).await?;
+            show(&body, json, || pruned(&body));
+            Ok(Exit::Ok)
+        }
         AgentCommand::List { status } => {
             let mut agents = backend.list().await?;
             agents.retain(|agent| status.as_deref().is_none_or(|status| agent["status"] == status));
             show(&json!({"agents": agents}), json, || table(&agents));
             Ok(Exit::Ok)
         }
+    }
+}
+
+/// Removes agents. All ids are looked at first, so that one that cannot be removed keeps the others too.
+async fn delete(backend: &Backend, ids: &[String], force: bool, json: bool) -> Result<Exit, Failure> {
+    let found = backend.run("agent_status", arguments(json!({"agent_ids": ids}))).await?;
+    for status in found["result"].as_array().into_iter().flatten() {
+        let id = word(status, "agent_id");
+        if status["status"].is_null() {
+            return Err(Failure::new(Code::AgentNotFound, word(status, "error")));
+        }
+        if status["status"] == "running" && !force {
+            let message = format!("{id} is at work; stop it first, or use --force");
+            return Err(Failure::new(Code::AgentStateInvalid, message));
+        }
+    }
+    for id in ids {
+        let body = backend.delete(id).await?;
+        show(&body, json, || format!("{id} {}", word(&body, "status")));
+    }
+    Ok(Exit::Ok)
+}
+
+/// What was removed, or would be, a line each.
+fn pruned(body: &Value) -> String {
+    let verb = if body["dry_run"] == true { "would be removed" } else { "removed" };
+    let mut page = String::new();
+    for agent in body["agents"].as_array().into_iter().flatten() {
+        let (id, status, ended) = (word(agent, "id"), word(agent, "status"), word(agent, "ended_at"));
+        let _ = writeln!(page, "{id}  {status:<9}  {ended}  {}", shorten(&word(agent, "contract"), 60));
+    }
+    let _ = write!(page, "{} {verb}", counted(body["count"].as_u64().unwrap_or(0)));
+    page
+}
+
+fn counted(agents: u64) -> String {
+    match agents {
+        1 => "1 agent".to_owned(),
+        count => format!("{count} agents"),
     }
 }
 

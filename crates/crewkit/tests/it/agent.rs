@@ -35,6 +35,8 @@ fn without_a_server_or_a_model_a_contract_is_rehearsed_here() {
     assert!(entries.contains("I am done"), "{entries}");
     let (code, status, _) = agent(home.path(), &["status", &id, "--json"]);
     assert_eq!((code, &json(&status)[0]["rehearsal"]), (0, &Value::Bool(true)));
+    let (_, would, _) = agent(home.path(), &["prune", "--older-than", "0", "-n", "--json"]);
+    assert_eq!((&json(&would)["count"], &json(&would)["dry_run"]), (&1.into(), &Value::Bool(true)));
     let (code, _, _) = agent(home.path(), &["status", "agent-nobody"]);
     assert_eq!(code, 1);
     let (code, _, talk) = agent(home.path(), &["start", " "]);
@@ -61,6 +63,21 @@ fn with_a_server_the_commands_talk_to_it() {
     assert!(code == 1 && talk.contains("E_AGENT_NOT_FOUND"), "{talk}");
     let failing = agent(home.path(), &["start", "--wait", "x\nrehearse: fail"]);
     assert_eq!(failing.0, 1, "{failing:?}");
+    forgets(home.path(), id);
+}
+
+/// Ended agents are removed when that is said, and not before.
+fn forgets(home: &Path, id: &str) {
+    let (code, _, talk) = agent(home, &["prune"]);
+    assert!(code == 1 && talk.contains("--older-than"), "{talk}");
+    let (code, out, _) = agent(home, &["prune", "--older-than", "0", "--dry-run"]);
+    assert!(code == 0 && out.contains(id) && out.contains("2 agents would be removed"), "{out}");
+    assert!(agent(home, &["prune", "--older-than", "1"]).1.contains("0 agents removed"));
+    assert!(agent(home, &["delete", id]).1.contains("deleted"));
+    let (code, _, talk) = agent(home, &["delete", id]);
+    assert!(code == 1 && talk.contains("E_AGENT_NOT_FOUND"), "{talk}");
+    assert!(agent(home, &["prune", "--older-than", "0"]).1.contains("1 agent removed"));
+    assert_eq!(agent(home, &["list"]).1.trim(), "");
 }
 
 #[test]

@@ -73,6 +73,7 @@ pub fn routes(
     let routes = if shown("agent_start") {
         reading
             .route("/api/agents", get(rest::list).post(rest::create))
+            .route("/api/agents/prune", post(rest::prune))
             .route("/api/agents/{id}", get(rest::show).delete(rest::delete))
             .route("/api/agents/{id}/stop", post(rest::stop))
             .route("/api/agents/{id}/resume", post(rest::resume))

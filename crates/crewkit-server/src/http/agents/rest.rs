@@ -12,10 +12,8 @@ use super::{Door, Refusal};
 use crate::http::problem::{HttpProblem, read_body};
 use crate::json;
 use crate::ops::JsonObject;
-use crate::ops::agents::{start_of, status_json};
+use crate::ops::agents::{PruneWish, listed_contract, start_of, status_json};
 
-/// Characters of a contract shown in a list.
-const LISTED: usize = 50;
 /// Entries of a transcript read at a time.
 const PAGE: usize = 500;
 
@@ -25,14 +23,10 @@ pub(super) async fn list(State(door): State<Door>) -> Result<Response, Refusal> 
         .records()
         .iter()
         .map(|record| {
-            let contract = match record.contract.char_indices().nth(LISTED) {
-                Some((at, _)) => format!("{}...", &record.contract[..at]),
-                None => record.contract.to_string(),
-            };
             json!({
                 "id": record.id,
                 "status": record.state.status(),
-                "contract": contract,
+                "contract": listed_contract(record),
                 "created_at": record.created_at,
             })
         })
@@ -101,6 +95,15 @@ pub(super) async fn resume(State(door): State<Door>, Path(id): Path<String>) -> 
 pub(super) async fn delete(State(door): State<Door>, Path(id): Path<String>) -> Result<Response, Refusal> {
     door.engine().await?.delete(&id).await?;
     Ok(Json(json!({"status": "deleted"})).into_response())
+}
+
+/// Removes agents that ended long ago. What the body leaves out is what the settings say; `dry_run` only tells.
+pub(super) async fn prune(State(door): State<Door>, request: Request) -> Result<Response, Response> {
+    let arguments = arguments(&door, request).await.map_err(IntoResponse::into_response)?;
+    let refused = |error| Refusal(error).into_response();
+    let wish = PruneWish::read(&arguments, &door.limits).map_err(refused)?;
+    let engine = door.engine().await.map_err(IntoResponse::into_response)?;
+    Ok(Json(wish.fulfil(engine).await.map_err(refused)?).into_response())
 }
 
 pub(super) async fn tools(State(door): State<Door>) -> Result<Response, Refusal> {
