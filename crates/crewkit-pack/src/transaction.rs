@@ -17,7 +17,6 @@
 //! nothing at all is written. For each root the request also says what its target manifest shall list; manifests
 //! change in the same transaction as the files. A request that would change nothing writes nothing.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,9 +24,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::Blobs;
-use crate::entry::{Entry, EntryKind};
+use crate::entry::Entry;
 use crate::fs::Fs;
-use crate::hash::{Digest, Hasher};
+use crate::hash::Digest;
 use crate::home::StateDirs;
 use crate::managed::ManagedFile;
 use crate::path::RelPath;
@@ -39,6 +38,7 @@ mod prepare;
 mod recover;
 mod roots;
 mod survey;
+mod written;
 
 pub use error::TxnError;
 pub(crate) use places::{Anchors, locate};
@@ -142,59 +142,8 @@ pub enum Content {
     Bytes(Arc<[u8]>),
     /// From a file, read while it is staged; the hash is verified.
     File(Arc<Path>),
-    /// Written when it is needed, each time the same.
-    Written(Writer),
     /// From the store of contents that snapshots share; the hash is verified.
     Stored,
-}
-
-/// Writes a content; for what is long and follows from what is in memory anyway.
-#[derive(Clone)]
-pub struct Writer(Arc<WriteContent>);
-
-type WriteContent = dyn Fn(&mut dyn io::Write) -> io::Result<()> + Send + Sync;
-
-impl Writer {
-    /// What `write` writes, as a file to be put into place.
-    pub(crate) fn file(
-        write: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + Sync + 'static,
-    ) -> io::Result<NewFile> {
-        let mut measured = io::BufWriter::new(Measure::default());
-        write(&mut measured)?;
-        let Measure { hasher, size } = measured.into_inner().map_err(io::IntoInnerError::into_error)?;
-        let entry = Entry { sha256: hasher.finish(), kind: EntryKind::Plain };
-        Ok(NewFile { entry, size, content: Content::Written(Self(Arc::new(write))) })
-    }
-
-    /// Writes it.
-    pub(crate) fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        (self.0)(out)
-    }
-}
-
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Writer")
-    }
-}
-
-/// Hash and length of what is written to it.
-#[derive(Default)]
-struct Measure {
-    hasher: Hasher,
-    size: u64,
-}
-
-impl io::Write for Measure {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.hasher.update(bytes);
-        self.size += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// What a transaction did.

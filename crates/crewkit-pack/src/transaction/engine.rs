@@ -9,20 +9,17 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::places::{Anchors, Dirs};
-use super::prepare::{Item, Prepared, sibling};
+use super::prepare::{Item, New, Prepared, sibling};
 use super::recover::{complete, is_exactly, remove_staged};
-use super::{Applied, Content, Context, TxnError};
+use super::{Applied, Content, Context, NewFile, TxnError};
 use crate::blobs::{Blobs, PackWriter};
 use crate::entry::{EntryKind, observe, read_pieces};
-use crate::fs::{Fs, Mode, Rename, write_all};
+use crate::fs::{Fs, Mode, Pieces, Rename, write_all};
 use crate::hash::{Digest, Hasher};
 use crate::journal::{Action, Journal, Place, Step};
 
 /// Files up to this size pass through memory as a whole.
 const SMALL_BYTES: u64 = 1 << 20;
-
-/// Written contents reach their file in pieces of this size.
-const WRITTEN_BYTES: usize = 64 * 1024;
 
 /// Carries out `prepared`.
 pub(super) fn run<F: Fs>(
@@ -228,15 +225,25 @@ impl<F: Fs> Stager<'_, F> {
         last: &mut LastSource<'i>,
         item: &'i Item<'_>,
     ) -> Result<(), TxnError> {
-        let at = |doing| move |error| TxnError::io(doing, self.anchors.shown(&item.place), error);
-        let dir = dirs.parent(&item.at).map_err(at("open the directory of"))?;
-        let name = item.at.path.name();
-        let new = &*item.new;
+        let failed = |doing| move |error| TxnError::io(doing, self.anchors.shown(&item.place), error);
+        let at = item.at.place()?;
+        let dir = dirs.parent(&at).map_err(failed("open the directory of"))?;
+        let name = at.path.name();
+        let new = match &item.new {
+            New::Asked(new) => *new,
+            New::Written(written) => {
+                let mode = if item.private { Mode::Private } else { Mode::Plain };
+                let mut file = self.fs.create(&dir, name, mode).map_err(failed("create"))?;
+                let mut out = Pieces::new(self.fs, &mut file);
+                let done = written.write(&mut out).and_then(|()| io::Write::flush(&mut out));
+                return done.map_err(failed("write"));
+            }
+        };
         let small = match &new.content {
             Content::Bytes(bytes) => Some(std::borrow::Cow::Borrowed(&**bytes)),
             Content::File(path) if new.size <= SMALL_BYTES => {
                 if last.of != Some((path, new.entry.sha256)) {
-                    last.bytes = self.small_source(item, path)?;
+                    last.bytes = self.small_source(item, new, path)?;
                     last.of = Some((path, new.entry.sha256));
                 }
                 Some(std::borrow::Cow::Borrowed(last.bytes.as_slice()))
@@ -244,7 +251,7 @@ impl<F: Fs> Stager<'_, F> {
             Content::Stored if new.size <= SMALL_BYTES || new.entry.kind == EntryKind::Symlink => {
                 Some(self.small_stored(item)?.into())
             }
-            Content::File(_) | Content::Stored | Content::Written(_) => None,
+            Content::File(_) | Content::Stored => None,
         };
         let mode = match new.entry.kind {
             _ if item.private => Mode::Private,
@@ -253,30 +260,30 @@ impl<F: Fs> Stager<'_, F> {
             EntryKind::Symlink => {
                 let text = small.ok_or_else(|| TxnError::Bug("a link without a text".to_owned()))?;
                 self.store(item, &text)?;
-                return self.fs.symlink(&dir, name, &text).map_err(at("create"));
+                return self.fs.symlink(&dir, name, &text).map_err(failed("create"));
             }
         };
-        let mut file = self.fs.create(&dir, name, mode).map_err(at("create"))?;
+        let mut file = self.fs.create(&dir, name, mode).map_err(failed("create"))?;
         match small {
             Some(bytes) => {
-                write_all(self.fs, &mut file, &bytes).map_err(at("write"))?;
+                write_all(self.fs, &mut file, &bytes).map_err(failed("write"))?;
                 self.store(item, &bytes)
             }
-            None => self.stream(item, &mut file),
+            None => self.stream(item, new, &mut file),
         }
     }
 
     fn store(&self, item: &Item<'_>, bytes: &[u8]) -> Result<(), TxnError> {
         let (true, Some((pack, shown))) = (item.store, self.pack) else { return Ok(()) };
         let mut pack = pack.lock().map_err(|_| TxnError::Bug("a staging thread died".to_owned()))?;
-        pack.add(self.fs, item.new.entry.sha256, bytes).map_err(TxnError::at("write", shown))
+        pack.add(self.fs, item.new.entry().sha256, bytes).map_err(TxnError::at("write", shown))
     }
 
     /// A source read into memory and verified.
-    fn small_source(&self, item: &Item<'_>, path: &Path) -> Result<Vec<u8>, TxnError> {
+    fn small_source(&self, item: &Item<'_>, new: &NewFile, path: &Path) -> Result<Vec<u8>, TxnError> {
         let file = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
-        let mut bytes = Vec::with_capacity(usize::try_from(item.new.size).unwrap_or(0));
-        let read = read_pieces(self.fs, &file, item.new.size, |piece| {
+        let mut bytes = Vec::with_capacity(usize::try_from(new.size).unwrap_or(0));
+        let read = read_pieces(self.fs, &file, new.size, |piece| {
             bytes.extend_from_slice(piece);
             // It grew since it was planned, so it is not what was planned.
             if bytes.len() as u64 > 2 * SMALL_BYTES {
@@ -286,7 +293,7 @@ impl<F: Fs> Stager<'_, F> {
             }
         });
         match read {
-            Ok(()) if Digest::of(&bytes) == item.new.entry.sha256 => Ok(bytes),
+            Ok(()) if Digest::of(&bytes) == new.entry.sha256 => Ok(bytes),
             Err(error) if error.kind() != io::ErrorKind::FileTooLarge => {
                 Err(TxnError::io("read", path, error))
             }
@@ -296,14 +303,13 @@ impl<F: Fs> Stager<'_, F> {
 
     fn small_stored(&self, item: &Item<'_>) -> Result<Vec<u8>, TxnError> {
         self.blobs
-            .read_to_vec(self.fs, &item.new.entry.sha256)
+            .read_to_vec(self.fs, &item.new.entry().sha256)
             .map_err(|error| TxnError::io("restore", self.anchors.shown(&item.place), error))?
             .ok_or_else(|| self.not_stored(item))
     }
 
     /// Copies a large content piece by piece into the file and, if wanted, the pack.
-    fn stream(&self, item: &Item<'_>, file: &mut F::File) -> Result<(), TxnError> {
-        let new = &*item.new;
+    fn stream(&self, item: &Item<'_>, new: &NewFile, file: &mut F::File) -> Result<(), TxnError> {
         let shown = self.anchors.shown(&item.place);
         let mut pack = match self.pack {
             Some((pack, _)) if item.store => {
@@ -330,12 +336,6 @@ impl<F: Fs> Stager<'_, F> {
                 }
             }
             Content::Bytes(bytes) => take(bytes).map_err(TxnError::at("write", &shown))?,
-            Content::Written(writer) => {
-                let mut out = io::BufWriter::with_capacity(WRITTEN_BYTES, Taking(take));
-                let written = writer.write(&mut out).and_then(|()| io::Write::flush(&mut out));
-                written.map_err(TxnError::at("write", &shown))?;
-                drop(out.into_parts());
-            }
         }
         if hasher.finish() != new.entry.sha256 {
             return Err(TxnError::SourceChanged { path: shown });
@@ -348,21 +348,7 @@ impl<F: Fs> Stager<'_, F> {
 
     fn not_stored(&self, item: &Item<'_>) -> TxnError {
         let path = self.anchors.shown(&item.place);
-        TxnError::NotStored { path, sha256: item.new.entry.sha256.to_string() }
-    }
-}
-
-/// A function that takes pieces, as something that is written to.
-struct Taking<T>(T);
-
-impl<T: FnMut(&[u8]) -> io::Result<()>> io::Write for Taking<T> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (self.0)(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        TxnError::NotStored { path, sha256: item.new.entry().sha256.to_string() }
     }
 }
 

@@ -3,14 +3,14 @@
 //! The outcome is the journal of the transaction and the list of what to stage; nothing is decided after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::places::{Anchors, locate};
-use super::roots::{Root, anchors_above, plan_roots, read_root, root_place, snapshot_root};
+use super::roots::{Record, Root, anchors_above, plan_roots, read_root, root_place, snapshot_root};
 use super::survey::{Presence, Survey, Volume, check, room};
-use super::{Content, NewFile, Request, TxnError, Writer};
+use super::written::Written;
+use super::{Content, NewFile, Request, TxnError};
 use crate::blobs::Blobs;
 use crate::entry::{Entry, Observed};
 use crate::fs::Fs;
@@ -18,7 +18,7 @@ use crate::hash::Digest;
 use crate::journal::{Action, Journal, Place, STAGED_PREFIX, Step, TreeFile};
 use crate::managed;
 use crate::path::RelPath;
-use crate::snapshot::{self, Change, Header, Snapshot};
+use crate::snapshot::{self, Header};
 
 /// A transaction that may begin.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Prepared<'a, F: Fs> {
 #[derive(Debug)]
 pub(super) struct Item<'a> {
     /// Where it is staged.
-    pub(super) at: Place,
+    pub(super) at: Staged,
     /// Where it goes.
     pub(super) place: Place,
     pub(super) new: New<'a>,
@@ -49,20 +49,46 @@ pub(super) struct Item<'a> {
     pub(super) private: bool,
 }
 
+/// Where a file is staged.
+#[derive(Debug)]
+pub(super) enum Staged {
+    /// Beside its place.
+    Beside(Place),
+    /// At this path in a tree that appears as a whole.
+    Inside(Place, RelPath),
+}
+
+impl Staged {
+    pub(super) fn place(&self) -> Result<Place, TxnError> {
+        match self {
+            Self::Beside(place) => Ok(place.clone()),
+            Self::Inside(top, path) => {
+                let path = top.path.join(path).map_err(|error| TxnError::bad_path(path.as_path(), &error))?;
+                Ok(Place { anchor: top.anchor, path })
+            }
+        }
+    }
+}
+
 /// A content to stage: one of the request, or one that follows from it.
 #[derive(Debug, Clone)]
 pub(super) enum New<'a> {
     Asked(&'a NewFile),
-    Made(Arc<NewFile>),
+    Written(Arc<Written<'a>>),
 }
 
-impl Deref for New<'_> {
-    type Target = NewFile;
-
-    fn deref(&self) -> &NewFile {
+impl New<'_> {
+    pub(super) fn entry(&self) -> Entry {
         match self {
-            New::Asked(new) => new,
-            New::Made(new) => new,
+            New::Asked(new) => new.entry,
+            New::Written(new) => new.entry,
+        }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            New::Asked(new) => new.size,
+            New::Written(new) => new.size,
         }
     }
 }
@@ -89,6 +115,8 @@ pub(super) struct Store<'a, F: Fs> {
 /// A place with what was and what shall be there.
 pub(super) struct Work<'a> {
     pub(super) place: Place,
+    /// The path the request names, below its root.
+    pub(super) asked: Option<&'a RelPath>,
     pub(super) before: Option<Entry>,
     pub(super) after: Option<New<'a>>,
     /// Whether what was there belongs into the store.
@@ -116,13 +144,13 @@ pub(super) fn prepare<'a, F: Fs>(
     let mut works = works_of_changes(request, &roots, &anchors)?;
     check(&mut survey, &works)?;
     let plan = plan_roots(&mut survey, request, &roots, &above, &store.next_id)?;
-    works.retain(|work| work.before != work.after.as_ref().map(|new| new.entry));
+    works.retain(|work| work.before != work.after.as_ref().map(New::entry));
     if works.is_empty() && plan.manifests.is_empty() {
         return Ok(None);
     }
 
     let keep = contents_to_keep(store, &mut survey, &works, &plan.manifests, &plan.newly_managed)?;
-    let snapshot = snapshot_work(store, request, &roots, plan.changes, state)?;
+    let snapshot = snapshot_work(store, request, &roots, plan.records, state)?;
     let mut builder = Builder::new(store, works.len() + plan.manifests.len() + 1);
     let new_contents = works.iter().any(|work| work.store && builder.is_new(work.after.as_ref()));
     let pack = if keep.is_empty() && !new_contents { None } else { Some(builder.pack(store, state)?) };
@@ -151,10 +179,10 @@ pub(super) fn prepare<'a, F: Fs>(
     Ok(Some(Prepared { journal, anchors, items, keep, pack, volumes, snapshot_id }))
 }
 
-fn source<'a>(item: &'a Item<'_>) -> Option<&'a Path> {
-    match &item.new.content {
-        Content::File(path) => Some(path),
-        Content::Bytes(_) | Content::Written(_) | Content::Stored => None,
+fn source<'a>(item: &Item<'a>) -> Option<&'a Path> {
+    match &item.new {
+        New::Asked(NewFile { content: Content::File(path), .. }) => Some(path),
+        New::Asked(_) | New::Written(_) => None,
     }
 }
 
@@ -165,13 +193,13 @@ fn state_place<F: Fs>(store: &Store<'_, F>, anchor: usize, path: String) -> Resu
 }
 
 /// The snapshot, as one more file to create.
-fn snapshot_work<F: Fs>(
+fn snapshot_work<'a, F: Fs>(
     store: &Store<'_, F>,
     request: &Request,
     roots: &[Root],
-    changes: Vec<Change>,
+    records: Vec<Record<'a>>,
     state: usize,
-) -> Result<Work<'static>, TxnError> {
+) -> Result<Work<'a>, TxnError> {
     let header = Header {
         crewkit_snapshot: Header::FORMAT,
         id: store.next_id.clone(),
@@ -183,20 +211,14 @@ fn snapshot_work<F: Fs>(
         plan_hash: request.plan_hash.clone(),
         rolled_back_to: request.rolled_back_to.clone(),
         roots: request.roots.iter().zip(roots).map(snapshot_root).collect(),
-        counts: snapshot::count(&changes),
+        counts: snapshot::count(records.iter().flat_map(Record::changes)),
     };
-    let snapshot = Snapshot { header, changes };
-    let new = Writer::file(move |out| snapshot.encode(out))
-        .map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
+    let written =
+        Written::new(move |out| snapshot::write(out, &header, records.iter().flat_map(Record::changes)))
+            .map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
+    let after = Some(New::Written(Arc::new(written)));
     let place = state_place(store, state, format!("snapshots/{}{}", store.next_id, snapshot::ENDING))?;
-    Ok(Work {
-        place,
-        before: None,
-        after: Some(New::Made(Arc::new(new))),
-        keep: false,
-        store: false,
-        private: true,
-    })
+    Ok(Work { place, asked: None, before: None, after, keep: false, store: false, private: true })
 }
 
 fn works_of_changes<'a, F: Fs>(
@@ -215,7 +237,8 @@ fn works_of_changes<'a, F: Fs>(
             return Err(TxnError::BadPath { path: anchors.shown(&place), reason });
         }
         let after = change.after.as_ref().map(New::Asked);
-        works.push(Work { place, before: change.before, after, keep: true, store: true, private: false });
+        let (asked, before) = (Some(&change.path), change.before);
+        works.push(Work { place, asked, before, after, keep: true, store: true, private: false });
     }
     // Two roots can lie in each other, so that a place has two names.
     works.sort_by(|a, b| anchors.compare(&a.place, &b.place));
@@ -224,7 +247,7 @@ fn works_of_changes<'a, F: Fs>(
         if anchors.compare(&first.place, &second.place).is_ne() {
             return false;
         }
-        let after = |work: &Work<'_>| work.after.as_ref().map(|new| new.entry);
+        let after = |work: &Work<'_>| work.after.as_ref().map(New::entry);
         if first.before != second.before || after(first) != after(second) {
             twice.get_or_insert_with(|| anchors.shown(&first.place));
         }
@@ -299,7 +322,8 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
 
     fn is_new(&self, new: Option<&New<'_>>) -> bool {
         new.is_some_and(|new| {
-            !self.blobs.contains(&new.entry.sha256) && !self.stored.contains(&new.entry.sha256)
+            let sha256 = new.entry().sha256;
+            !self.blobs.contains(&sha256) && !self.stored.contains(&sha256)
         })
     }
 
@@ -307,13 +331,13 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
         Journal::staged_name(&self.id, self.steps.len())
     }
 
-    fn item(&mut self, at: Place, work: &Work<'r>, device: u64) {
+    fn item(&mut self, at: Staged, work: &Work<'r>, device: u64) {
         let Some(new) = &work.after else { return };
         let store = work.store && self.is_new(Some(new));
         if store {
-            self.stored.insert(new.entry.sha256);
+            self.stored.insert(new.entry().sha256);
         }
-        self.needed.entry(device).or_default().push(new.size);
+        self.needed.entry(device).or_default().push(new.size());
         let private = work.private;
         self.items.push(Item { at, place: work.place.clone(), new: new.clone(), store, private });
     }
@@ -340,7 +364,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
             let mut dirs = BTreeSet::new();
             let mut files = Vec::with_capacity(works.len());
             for work in works {
-                let path = below(survey.anchors, &place, &shown, &work.place)?;
+                let path = below(survey.anchors, &place, &shown, work)?;
                 let mut parent = path.parent();
                 while let Some(dir) = parent {
                     parent = dir.parent();
@@ -348,10 +372,10 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
                         break;
                     }
                 }
-                let at = staged_at.path.join(&path);
-                let at = at.map_err(|error| TxnError::bad_path(work.place.path.as_path(), &error))?;
-                self.item(Place { anchor: place.anchor, path: at }, work, device);
-                files.push(TreeFile { path, new: work.after.as_ref().map(|new| new.entry) });
+                let at = Staged::Inside(staged_at.clone(), path.clone());
+                at.place()?;
+                self.item(at, work, device);
+                files.push(TreeFile { path, new: work.after.as_ref().map(New::entry) });
             }
             self.needed.entry(device).or_default().extend(std::iter::repeat_n(1, dirs.len() + 1));
             let action = Action::Tree { dirs: dirs.into_iter().collect(), files };
@@ -373,7 +397,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
             if survey.presence(work.place.anchor, work.place.path.parent())? != Presence::Present {
                 continue;
             }
-            let action = match (work.before, work.after.as_ref().map(|new| new.entry)) {
+            let action = match (work.before, work.after.as_ref().map(New::entry)) {
                 (None, Some(new)) => Action::Create { new: Some(new) },
                 (Some(old), Some(new)) => Action::Update { old, new },
                 (Some(old), None) => Action::Delete { old },
@@ -381,7 +405,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
             };
             let staged = self.next_staged();
             let device = survey.device_for(&work.place)?;
-            self.item(sibling(&work.place, &staged)?, work, device);
+            self.item(Staged::Beside(sibling(&work.place, &staged)?), work, device);
             self.steps.push(Step { place: work.place.clone(), staged, action });
         }
         Ok(())
@@ -393,7 +417,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
             .items
             .iter()
             .filter(|item| item.store)
-            .map(|item| (item.new.entry.sha256, item.new.size))
+            .map(|item| (item.new.entry().sha256, item.new.size()))
             .collect();
         let mut total = sizes.values().sum::<u64>();
         for kept in keep {
@@ -407,12 +431,22 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
 }
 
 /// Where a file is in the tree at `top`, which is shown as `shown`.
-fn below<F: Fs>(anchors: &Anchors<F>, top: &Place, shown: &Path, place: &Place) -> Result<RelPath, TxnError> {
+fn below<F: Fs>(
+    anchors: &Anchors<F>,
+    top: &Place,
+    shown: &Path,
+    work: &Work<'_>,
+) -> Result<RelPath, TxnError> {
+    let place = &work.place;
     let outside = || TxnError::Bug("a file outside its tree".to_owned());
     if top.anchor == place.anchor {
         let rest = place.path.as_str().strip_prefix(top.path.as_str());
         let rest = rest.and_then(|rest| rest.strip_prefix('/')).ok_or_else(outside)?;
-        return RelPath::new(rest).map_err(|_| outside());
+        // Mostly the path that was asked for: then it is shared.
+        return match work.asked {
+            Some(asked) if asked.as_str() == rest => Ok(asked.clone()),
+            _ => RelPath::new(rest).map_err(|_| outside()),
+        };
     }
     let place = anchors.shown(place);
     let rest = place.strip_prefix(shown).map_err(|_| outside())?;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::places::{Anchors, RootAt};
 use super::prepare::{New, Work};
 use super::survey::{Presence, Survey};
-use super::{FileChange, ManifestChange, Request, RootChange, SnapshotKind, TxnError, Writer};
+use super::written::Written;
+use super::{FileChange, ManifestChange, Request, RootChange, SnapshotKind, TxnError};
 use crate::entry::{Entry, EntryKind, Observed, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
@@ -21,7 +22,7 @@ use crate::snapshot::{self, Change, SnapshotRoot, WasManaged};
 /// A root with what was read of its manifest.
 pub(super) struct Root {
     pub(super) at: RootAt,
-    pub(super) old: Option<TargetManifest>,
+    pub(super) old: Option<Arc<TargetManifest>>,
     /// The manifest file as it is.
     pub(super) file: Option<Entry>,
     /// Whether that file could not be understood, so is not surely ours.
@@ -30,11 +31,11 @@ pub(super) struct Root {
 
 /// What happens in all roots besides the files of the request.
 #[derive(Default)]
-pub(super) struct RootsPlan {
+pub(super) struct RootsPlan<'a> {
     /// Manifests to write or remove.
-    pub(super) manifests: Vec<Work<'static>>,
+    pub(super) manifests: Vec<Work<'a>>,
     /// What the snapshot records.
-    pub(super) changes: Vec<Change>,
+    pub(super) records: Vec<Record<'a>>,
     /// Directories to remove if they are empty afterwards.
     pub(super) remove_dirs: BTreeSet<Place>,
     /// Files that are managed from now on without being written.
@@ -42,17 +43,17 @@ pub(super) struct RootsPlan {
 }
 
 /// Plans the manifests of all roots.
-pub(super) fn plan_roots<F: Fs>(
+pub(super) fn plan_roots<'a, F: Fs>(
     survey: &mut Survey<'_, F>,
-    request: &Request,
+    request: &'a Request,
     roots: &[Root],
     above: &[Option<usize>],
     snapshot_id: &str,
-) -> Result<RootsPlan, TxnError> {
+) -> Result<RootsPlan<'a>, TxnError> {
     let anchors = survey.anchors;
     let mut all = RootsPlan::default();
     for (index, (root, change)) in roots.iter().zip(&request.roots).enumerate() {
-        let files: Vec<&FileChange> = request.changes.iter().filter(|file| file.root == index).collect();
+        let files: Vec<&'a FileChange> = request.changes.iter().filter(|file| file.root == index).collect();
         let made = directories_made(survey, root, &files)?;
         let plan = plan_manifest(root, change, made, &files, snapshot_id);
         for dir in &plan.remove_dirs {
@@ -63,23 +64,23 @@ pub(super) fn plan_roots<F: Fs>(
         {
             all.remove_dirs.extend(dirs_above(anchors, root, anchor, old.created.above));
         }
-        let (mut recorded, newly) = record(index, root, &plan, &files);
-        if let Some(work) = manifest_work(root, &change.target, plan, request.now.to_string())? {
+        if let Some(work) = manifest_work(root, &change.target, &plan, request.now.to_string())? {
             // A root can have two names; its manifest is one.
-            let entry = |work: &Work<'_>| work.after.as_ref().map(|new| new.entry);
+            let entry = |work: &Work<'_>| work.after.as_ref().map(New::entry);
             match all.manifests.iter().find(|known| anchors.compare(&known.place, &work.place).is_eq()) {
                 Some(known) if entry(known) == entry(&work) => {}
                 Some(_) => return Err(TxnError::Twice { path: anchors.shown(&work.place) }),
                 None => all.manifests.push(work),
             }
         }
+        let record = Record::new(index, root, plan.new, files);
         if request.kind != SnapshotKind::Rollback {
-            check_released(survey, root, &recorded, &change.path)?;
+            check_released(survey, root, &record, &change.path)?;
         }
-        all.changes.append(&mut recorded);
-        for path in newly {
-            all.newly_managed.push(root_place(root, &path, &change.path)?);
+        for path in record.newly_managed() {
+            all.newly_managed.push(root_place(root, path, &change.path)?);
         }
+        all.records.push(record);
     }
     // The directories of manifests may be looked at for the first time here.
     for work in &all.manifests {
@@ -123,7 +124,7 @@ pub(super) fn read_root<F: Fs>(
         None => {
             let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
             let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
-            Ok(Root { at, old: read.manifest, file: None, foreign: false })
+            Ok(Root { at, old: read.manifest.map(Arc::new), file: None, foreign: false })
         }
         Some((FileKind::File, executable)) => {
             // Hashed and parsed from the same bytes, so that both surely are about the same content.
@@ -135,7 +136,10 @@ pub(super) fn read_root<F: Fs>(
             };
             let known = managed::same_paths(listed, |file| &file.path);
             Ok(match managed::parse_sharing(&bytes, target, &shown, known) {
-                Ok((old, warnings)) => Root { at, old: Some(old), file, foreign: !warnings.is_empty() },
+                Ok((old, warnings)) => {
+                    let (old, foreign) = (Some(Arc::new(old)), !warnings.is_empty());
+                    Root { at, old, file, foreign }
+                }
                 Err(_) => Root { at, old: None, file, foreign: true },
             })
         }
@@ -223,7 +227,7 @@ fn directories_made<F: Fs>(
 /// What becomes of a manifest.
 struct ManifestPlan {
     /// The manifest afterwards; nothing when there is none.
-    new: Option<TargetManifest>,
+    new: Option<Arc<TargetManifest>>,
     touched: bool,
     /// Directories that lose their last managed file.
     remove_dirs: Vec<RelPath>,
@@ -278,7 +282,7 @@ fn plan_manifest(
     if change.manifest == ManifestChange::Remove {
         return ManifestPlan { new: None, touched: root.file.is_some(), remove_dirs };
     }
-    let same = |old: &TargetManifest| old.files == files && old.created == created && !root.foreign;
+    let same = |old: &Arc<TargetManifest>| old.files == files && old.created == created && !root.foreign;
     let touched = root.file.is_none() || !root.old.as_ref().is_some_and(same);
     let new = TargetManifest {
         target: change.target.clone(),
@@ -287,80 +291,118 @@ fn plan_manifest(
         created,
         knows_directories: true,
     };
-    ManifestPlan { new: Some(new), touched, remove_dirs }
+    ManifestPlan { new: Some(Arc::new(new)), touched, remove_dirs }
 }
 
-fn manifest_work(
+fn manifest_work<'a>(
     root: &Root,
     target: &str,
-    plan: ManifestPlan,
+    plan: &ManifestPlan,
     now: String,
-) -> Result<Option<Work<'static>>, TxnError> {
+) -> Result<Option<Work<'a>>, TxnError> {
     if !plan.touched {
         return Ok(None);
     }
     let name = RelPath::new(managed::file_name(target))
         .map_err(|error| TxnError::bad_path(Path::new(target), &error))?;
     let place = root_place(root, &name, Path::new(""))?;
-    let written = plan.new.map(|manifest| Writer::file(move |out| managed::write(&manifest, &now, out)));
-    let after = written.transpose().map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))?;
-    let after = after.map(|new| New::Made(Arc::new(new)));
-    Ok(Some(Work { place, before: root.file, after, keep: root.foreign, store: false, private: false }))
+    let after = match plan.new.clone() {
+        None => None,
+        Some(manifest) => {
+            let written = Written::new(move |out| managed::write(&manifest, &now, out));
+            let written = written.map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))?;
+            Some(New::Written(Arc::new(written)))
+        }
+    };
+    let before = root.file;
+    Ok(Some(Work { place, asked: None, before, after, keep: root.foreign, store: false, private: false }))
 }
 
-/// What the snapshot says about a root, and which files became managed without being written.
-fn record(
-    index: usize,
-    root: &Root,
-    plan: &ManifestPlan,
-    files: &[&FileChange],
-) -> (Vec<Change>, Vec<RelPath>) {
-    let old = root.old.as_ref().map_or(&[][..], |old| &old.files);
-    let new = plan.new.as_ref().map_or(&[][..], |new| &new.files);
-    let listed = |list: &[ManagedFile], path: &RelPath| {
-        let at = list.binary_search_by(|file| file.path.cmp(path)).ok()?;
-        list.get(at).map(WasManaged::from)
-    };
-    let mut changes: Vec<Change> = files
-        .iter()
-        .map(|file| Change {
-            root: index,
+/// What the snapshot says about a root.
+pub(super) struct Record<'a> {
+    root: usize,
+    /// The changes that were asked for, sorted by path.
+    asked: Vec<&'a FileChange>,
+    old: Option<Arc<TargetManifest>>,
+    new: Option<Arc<TargetManifest>>,
+    /// Places where only the manifest changes, sorted by path.
+    others: Vec<Change>,
+}
+
+impl<'a> Record<'a> {
+    fn new(
+        index: usize,
+        root: &Root,
+        new: Option<Arc<TargetManifest>>,
+        mut asked: Vec<&'a FileChange>,
+    ) -> Self {
+        asked.sort_by(|a, b| a.path.cmp(&b.path));
+        // A path that the request names twice counts once, as it did last.
+        asked.reverse();
+        asked.dedup_by(|second, first| first.path == second.path);
+        asked.reverse();
+        let mut record = Self { root: index, asked, old: root.old.clone(), new, others: Vec::new() };
+        record.others = side_by_side(listed(record.old.as_ref()), listed(record.new.as_ref()))
+            .filter(|(was, is)| was != is)
+            .filter_map(|(was, is)| {
+                let path = &was.or(is)?.path;
+                if record.asked.binary_search_by(|file| file.path.cmp(path)).is_ok() {
+                    return None;
+                }
+                // Untouched on disk: what the manifest says is there now is what is there, or it is gone.
+                let there = is.map(ManagedFile::entry);
+                Some(Change {
+                    root: index,
+                    path: path.clone(),
+                    before: there,
+                    after: there,
+                    was_managed: was.map(WasManaged::from),
+                    managed: is.is_some(),
+                })
+            })
+            .collect();
+        record
+    }
+
+    /// Files that become managed without being written.
+    fn newly_managed(&self) -> impl Iterator<Item = &RelPath> {
+        let is_new = |change: &&Change| {
+            let was = change.was_managed.as_ref().map(|was| was.sha256);
+            change.managed && was != change.after.map(|after| after.sha256)
+        };
+        self.others.iter().filter(is_new).map(|change| &change.path)
+    }
+
+    /// All changes, sorted by path; made anew each time, because there can be many.
+    pub(super) fn changes(&self) -> impl Iterator<Item = Change> {
+        let mut asked = self.asked.iter().peekable();
+        let mut others = self.others.iter().peekable();
+        std::iter::from_fn(move || match (asked.peek(), others.peek()) {
+            (Some(file), Some(other)) if file.path > other.path => others.next().cloned(),
+            (Some(_), _) => asked.next().map(|file| self.change(file)),
+            (None, _) => others.next().cloned(),
+        })
+    }
+
+    fn change(&self, file: &FileChange) -> Change {
+        let find = |manifest: Option<&'_ Arc<TargetManifest>>| {
+            let files = listed(manifest);
+            let at = files.binary_search_by(|listed| listed.path.cmp(&file.path)).ok()?;
+            files.get(at).map(WasManaged::from)
+        };
+        Change {
+            root: self.root,
             path: file.path.clone(),
             before: file.before,
             after: file.after.as_ref().map(|new| new.entry),
-            was_managed: listed(old, &file.path),
-            managed: listed(new, &file.path).is_some(),
-        })
-        .collect();
-    changes.sort_by(|a, b| a.path.cmp(&b.path));
-    // A path that the request names twice counts once, as it did last.
-    changes.reverse();
-    changes.dedup_by(|second, first| first.path == second.path);
-    changes.reverse();
-    let asked = changes.len();
-    let mut newly = Vec::new();
-    for (was, is) in side_by_side(old, new) {
-        let Some(path) = was.or(is).map(|file| &file.path) else { continue };
-        let known = changes[..asked].binary_search_by(|change| change.path.cmp(path)).is_ok();
-        if was == is || known {
-            continue;
+            was_managed: find(self.old.as_ref()),
+            managed: find(self.new.as_ref()).is_some(),
         }
-        // Untouched on disk: what the manifest says is there now is what is there, or it is gone.
-        let there = is.map(ManagedFile::entry);
-        if is.is_some() && was.map(|was| was.sha256) != is.map(|is| is.sha256) {
-            newly.push(path.clone());
-        }
-        changes.push(Change {
-            root: index,
-            path: path.clone(),
-            before: there,
-            after: there,
-            was_managed: was.map(WasManaged::from),
-            managed: is.is_some(),
-        });
     }
-    changes.sort_by(|a, b| a.path.cmp(&b.path));
-    (changes, newly)
+}
+
+fn listed(manifest: Option<&Arc<TargetManifest>>) -> &[ManagedFile] {
+    manifest.map_or(&[], |manifest| &manifest.files)
 }
 
 /// Pairs the entries of two lists that are sorted by path.
@@ -387,10 +429,11 @@ fn side_by_side<'a>(
 fn check_released<F: Fs>(
     survey: &mut Survey<'_, F>,
     root: &Root,
-    changes: &[Change],
+    record: &Record<'_>,
     shown: &Path,
 ) -> Result<(), TxnError> {
-    for change in changes.iter().filter(|change| change.op() == snapshot::Op::Manage && !change.managed) {
+    let released = |change: &Change| change.op() == snapshot::Op::Manage && !change.managed;
+    for change in record.changes().filter(released) {
         let place = root_place(root, &change.path, shown)?;
         if survey.observe(&place)? != Observed::Absent {
             return Err(TxnError::Changed {
