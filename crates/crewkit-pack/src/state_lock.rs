@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 /// How often a waiting command looks again.
 const POLL: Duration = Duration::from_millis(20);
+/// How long whoever has just got the lock is given to say who it is.
+const INTRODUCTION: Duration = Duration::from_secs(1);
 
 /// Who wants the lock, and for how long it waits.
 #[derive(Debug, Clone)]
@@ -37,6 +39,25 @@ pub struct Holder {
     /// How many commands had the lock before and including this one, as far as is known.
     #[serde(default)]
     pub turn: u64,
+}
+
+impl Holder {
+    fn unknown() -> Self {
+        Self { pid: 0, command: String::new(), since: String::new(), turn: 0 }
+    }
+
+    /// Whether it can still be the one who holds the lock.
+    #[cfg(unix)]
+    fn is_alive(&self) -> bool {
+        let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+    }
+
+    /// Whether it has said who it is; whether it lives cannot be told.
+    #[cfg(not(unix))]
+    fn is_alive(&self) -> bool {
+        self.pid != 0
+    }
 }
 
 impl fmt::Display for Holder {
@@ -75,7 +96,11 @@ impl StateLock {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) if began.elapsed() >= request.wait => {
-                    return Err(LockError::Held(read_holder(&file)));
+                    let holder = read_holder(&file);
+                    if holder.is_alive() || began.elapsed() >= request.wait + INTRODUCTION {
+                        return Err(LockError::Held(holder));
+                    }
+                    std::thread::sleep(POLL);
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(POLL),
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -101,15 +126,21 @@ impl StateLock {
 
     /// Leaves a note for those who wait; a disk too full for it is no reason to stop.
     fn introduce(&self, request: &LockRequest) {
-        let holder = Holder {
+        self.note(&Holder {
             pid: std::process::id(),
             command: request.command.clone(),
             since: request.since.to_string(),
             turn: self.turn,
-        };
-        if let Ok(note) = serde_json::to_vec(&holder) {
+        });
+    }
+
+    /// Never leaves the file empty, not even for a moment: the note is a line, what follows it is cut off after.
+    fn note(&self, holder: &Holder) {
+        if let Ok(mut note) = serde_json::to_vec(holder) {
+            note.push(b'\n');
             let mut file = &self.file;
-            let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(&note));
+            let written = file.rewind().and_then(|()| file.write_all(&note));
+            let _ = written.and_then(|()| file.set_len(note.len() as u64));
         }
     }
 }
@@ -118,15 +149,18 @@ impl Drop for StateLock {
     /// Closing the file would not be enough: a child process that is just being started still has a copy of the
     /// handle, and with it the lock, until it has become its own program.
     fn drop(&mut self) {
+        // So that the next holder is not taken for this one before it has said who it is.
+        self.note(&Holder { turn: self.turn, ..Holder::unknown() });
         let _ = self.file.unlock();
     }
 }
 
 fn read_holder(mut file: &File) -> Holder {
-    let unknown = Holder { pid: 0, command: String::new(), since: String::new(), turn: 0 };
     let mut note = Vec::new();
-    let read = file.rewind().and_then(|()| file.take(4096).read_to_end(&mut note));
-    read.ok().and_then(|_| serde_json::from_slice(&note).ok()).unwrap_or(unknown)
+    // What cannot be read says nothing of its holder.
+    let _ = file.rewind().and_then(|()| file.take(4096).read_to_end(&mut note));
+    let line = note.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    serde_json::from_slice(line).unwrap_or_else(|_| Holder::unknown())
 }
 
 /// A new lock is its owner's alone, and a link in its place is not followed.

@@ -23,8 +23,15 @@ const GOALS: &[(&str, f64)] = &[
     ("deploy, first", 3.0),
     ("deploy, one file changed", 8.0),
     ("peak memory of plan", 2.0),
+    ("peak memory of status", 2.0),
     ("peak memory of first deploy", 2.0),
+    ("peak memory of one-file deploy", 2.0),
 ];
+
+/// How many times as many skills the cost per file is looked at with.
+const GROWTH: usize = 5;
+/// What is looked at with more skills.
+const GROWING: &[&str] = &["plan, nothing to do", "status", "deploy, first", "deploy, one file changed"];
 
 const DEFAULT_SKILLS: usize = 1000;
 const DEFAULT_ROUNDS: usize = 5;
@@ -56,10 +63,13 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     let base = if base.is_dir() { base.to_owned() } else { std::env::temp_dir() };
     let base = base.join(format!("crewkit-bench-{}", std::process::id()));
     println!("{skills} skills of 5 files, 4 targets, {rounds} rounds, in {}", base.display());
-    let measured = measure(&mut programs, &base, skills, rounds);
+    let mut large = Program::new("crewkit", programs[0].path.clone());
+    let measured = measure(&mut programs, &base, skills, rounds)
+        .and_then(|()| measure(std::slice::from_mut(&mut large), &base, GROWTH * skills, rounds.min(3)));
     std::fs::remove_dir_all(&base).with_context(|| base.display().to_string())?;
     measured?;
     report(&programs);
+    report_growth(&programs[0], &large, skills);
     Ok(())
 }
 
@@ -103,6 +113,10 @@ impl Program {
         }
     }
 
+    fn median_of(&self, goal: &str) -> Option<f64> {
+        self.median(GOALS.iter().position(|(name, _)| *name == goal)?)
+    }
+
     fn median(&self, index: usize) -> Option<f64> {
         let mut samples = self.samples[index].clone();
         samples.sort_by(f64::total_cmp);
@@ -130,10 +144,13 @@ fn measure(programs: &mut [Program], base: &Path, skills: usize, rounds: usize) 
             ensure!(!plan.answer.contains("\"create\": 1"), "{}: the plan is not empty", program.name);
             program.note("plan, nothing to do", milliseconds(plan.took));
             program.note("peak memory of plan", megabytes(plan.peak_kilobytes));
-            program.note("status", milliseconds(command(program, &world, &["status"])?.took));
+            let status = command(program, &world, &["status"])?;
+            program.note("status", milliseconds(status.took));
+            program.note("peak memory of status", megabytes(status.peak_kilobytes));
             world.change_one_file(round)?;
             let one = command(program, &world, &["deploy", "--apply", "--yes"])?;
             program.note("deploy, one file changed", milliseconds(one.took));
+            program.note("peak memory of one-file deploy", megabytes(one.peak_kilobytes));
             let mut session = Session::start(&program.path, &world)?;
             for _ in 0..MCP_CALLS {
                 let took = session.call_plan(&world)?;
@@ -206,5 +223,17 @@ fn report(programs: &[Program]) {
             _ => ("–".to_owned(), ""),
         };
         println!("{name:<30} {:>12} {:>12} {ratio:>8} {goal:>7}×{verdict}", shown(ours), shown(theirs));
+    }
+}
+
+/// The cost of a file among many, beside its cost among few: 1.0 when it does not grow.
+#[expect(clippy::cast_precision_loss, reason = "a number to be shown")]
+fn report_growth(small: &Program, large: &Program, skills: usize) {
+    println!("\ncost per file with {} skills beside {skills}", GROWTH * skills);
+    for name in GROWING {
+        if let (Some(small), Some(large)) = (small.median_of(name), large.median_of(name)) {
+            let growth = large / small / GROWTH as f64;
+            println!("{name:<30} {large:>9.1} ms {small:>9.1} ms {growth:>7.2}×");
+        }
     }
 }

@@ -7,6 +7,8 @@ mod legacy;
 #[cfg(test)]
 mod pack;
 #[cfg(test)]
+mod processes;
+#[cfg(test)]
 mod real;
 #[cfg(test)]
 mod rollback;

@@ -1,4 +1,6 @@
 //! Random walks of a user and the tool over the same tree: nothing the user wrote is ever lost.
+//!
+//! About 6000 steps here; `CREWKIT_WALK_STEPS=10000` walks further.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -140,8 +142,14 @@ impl Walk {
     }
 }
 
+/// A walk has twenty steps on average.
+fn walks() -> u32 {
+    let steps = std::env::var("CREWKIT_WALK_STEPS").ok().and_then(|text| text.parse::<u32>().ok());
+    steps.map_or(300, |steps| steps.div_ceil(20).max(1))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: walks(), ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_a_user_wrote_is_lost(moves in moves()) {
