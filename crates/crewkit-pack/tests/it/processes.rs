@@ -100,8 +100,8 @@ fn deploys_once_as_a_child() {
     let wait = if var("CREWKIT_TEST_PATIENT") == "true" { Duration::from_mins(5) } else { Duration::ZERO };
     let outcome = match world.home.lock(&request(&format!("deploy of {generation}"), wait)) {
         Ok(locked) => {
-            let want: Want = FILES.map(|file| (file.to_owned(), generation.clone())).into();
-            let applied = world.deploy_locked(&locked, &[want.clone(), want], 1).unwrap();
+            let files: Want = FILES.map(|file| (file.to_owned(), generation.clone())).into();
+            let applied = world.deploy_locked(&locked, &[files.clone(), files], 1).unwrap();
             assert!(applied.snapshot_id.is_some());
             "applied".to_owned()
         }
