@@ -125,6 +125,8 @@ limits! {
     fleet_coder_pause_ms = 10_000;
     /// Largest single answer of Coder, and largest workspace within a list.
     fleet_coder_answer_bytes = 8 * MIB;
+    /// Connections to Coder that are kept open for some seconds; without HTTP/2 a list with metadata needs one per agent.
+    fleet_coder_idle_connections = 1_024;
     /// Workspaces asked for in one request of a list.
     fleet_coder_page = 100;
     /// Longest spec or task description.

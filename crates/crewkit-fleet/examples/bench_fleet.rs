@@ -26,12 +26,16 @@ const ROUNDS: usize = 5;
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match words.as_slice() {
         ["coder", agents, kilobytes, fault] => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(coder(agents.parse()?, kilobytes.parse()?, fault))
         }
-        ["client", url, what] => runtime.block_on(client(url, what)),
+        // On one thread, as `crewkit fleet` and `crewkit mcp` work.
+        ["client", url, what] => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(client(url, what))
+        }
         [] => compare(),
         _ => Err("usage: bench_fleet".into()),
     }

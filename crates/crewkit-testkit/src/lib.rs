@@ -6,4 +6,5 @@ pub mod bins;
 pub mod coder;
 pub mod history;
 pub mod model;
+pub mod pty;
 pub mod tool_server;

@@ -89,6 +89,12 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "File that holds the session token, when it is not set.",
     ),
+    setting(
+        "fleet.coder.ca_file",
+        Kind::Text,
+        "",
+        "Certificates (PEM) to trust for Coder besides those of the system, for a private authority.",
+    ),
     Setting {
         key: "fleet.coder.owner",
         kind: Kind::Text,

@@ -20,10 +20,10 @@ type Files = BTreeMap<String, String>;
 
 /// A kit whose profiles a test changes.
 #[derive(Debug, Default)]
-struct Shelf(Mutex<BTreeMap<String, Files>>);
+pub(crate) struct Shelf(Mutex<BTreeMap<String, Files>>);
 
 impl Shelf {
-    fn set(&self, profile: &str, files: &[(&str, &str)]) {
+    pub(crate) fn set(&self, profile: &str, files: &[(&str, &str)]) {
         let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
         self.0.lock().unwrap().insert(profile.to_owned(), files);
     }

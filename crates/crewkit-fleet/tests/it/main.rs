@@ -15,4 +15,5 @@ mod profiles;
 mod secrets;
 mod suite;
 mod support;
+mod tls;
 mod work;

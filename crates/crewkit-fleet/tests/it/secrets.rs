@@ -71,6 +71,11 @@ async fn no_answer_no_error_and_no_log_holds_a_secret() {
     let faults = [
         None,
         Some(Kind::Status(500)),
+        Some(Kind::Echo(400)),
+        Some(Kind::Echo(401)),
+        Some(Kind::Echo(403)),
+        Some(Kind::Echo(409)),
+        Some(Kind::Echo(500)),
         Some(Kind::Html),
         Some(Kind::Malformed),
         Some(Kind::Truncated),
@@ -125,6 +130,12 @@ fn settings_that_cannot_be_used_are_refused_without_quoting_them() {
         let error = with("https://coder.example", token);
         assert_eq!(error, SettingsError::Token);
         assert!(!error.to_string().contains("CANARY"));
+    }
+    for ca in ["", "CANARY", "-----BEGIN CERTIFICATE-----\nCANARY\n"] {
+        let mut settings = CoderSettings::new("https://coder.example", Secret::new("token"));
+        settings.ca = Some(ca.as_bytes().to_vec());
+        let error = CoderBackend::new(settings, Clock::system()).map(|_| ()).unwrap_err();
+        assert_eq!(error, SettingsError::Certificates, "{ca}");
     }
     let settings = CoderSettings::new("https://coder.example", Secret::new("CANARY"));
     assert!(!format!("{settings:?}").contains("CANARY"));

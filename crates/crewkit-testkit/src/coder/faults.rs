@@ -27,6 +27,8 @@ pub struct Fault {
 pub enum Kind {
     /// An error of Coder's with this status.
     Status(u16),
+    /// An error with this status whose words repeat the token of the request, as a proxy that shows headers does.
+    Echo(u16),
     /// A rate limit that asks to wait this many seconds.
     RateLimit(u64),
     /// No answer, ever.
@@ -92,7 +94,8 @@ pub(super) async fn gate(sim: &Sim, router: Router, request: Request<Body>) -> i
     let method = request.method().as_str().to_owned();
     let path = request.uri().path().to_owned();
     let full = request.uri().path_and_query().map_or_else(|| path.clone(), ToString::to_string);
-    lock(&sim.requests).push(Recorded { method: method.clone(), path: full.clone() });
+    let http2 = request.version() == axum::http::Version::HTTP_2;
+    lock(&sim.requests).push(Recorded { method: method.clone(), path: full.clone(), http2 });
 
     let delays = *lock(&sim.delays);
     let pause =
@@ -136,6 +139,15 @@ async fn apply(sim: &Sim, kind: Kind, router: Router, request: Request<Body>) ->
         Kind::Status(status) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             json(status, format!("{{\"message\":\"simulated {}\"}}", status.as_u16()))
+        }
+        Kind::Echo(status) => {
+            let token = request.headers().get("coder-session-token");
+            let token = token.and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let body = serde_json::json!({
+                "message": format!("no: {token}"), "detail": token,
+                "validations": [{"field": token, "detail": format!("is {token}")}],
+            });
+            json(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST), body.to_string())
         }
         Kind::RateLimit(seconds) => limited(seconds),
         Kind::Hang => std::future::pending().await,

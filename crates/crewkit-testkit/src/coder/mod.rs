@@ -14,12 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 mod api;
 mod apps;
 mod faults;
 mod render;
 mod terminal;
+mod tls;
 mod world;
 
 pub use faults::{Fault, Kind};
@@ -83,6 +85,8 @@ pub struct Recorded {
     pub method: String,
     /// Path with query.
     pub path: String,
+    /// Whether it came over HTTP/2.
+    pub http2: bool,
 }
 
 /// How long the simulated Coder takes.
@@ -93,6 +97,9 @@ pub struct Delays {
     /// For `/metadata` of a workspace, instead of the above.
     pub metadata: Duration,
 }
+
+/// The certificate of who vouches for the simulated Coder, in PEM.
+pub const CA: &str = tls::CA;
 
 /// A simulated Coder, listening on a loopback port until dropped.
 #[derive(Debug)]
@@ -106,6 +113,7 @@ pub struct SimCoder {
 struct Sim {
     profile: Profile,
     address: SocketAddr,
+    is_tls: bool,
     world: Mutex<World>,
     faults: Mutex<Vec<Fault>>,
     requests: Mutex<Vec<Recorded>>,
@@ -121,24 +129,39 @@ impl SimCoder {
 
     /// The same, on an address of choice.
     pub async fn start_on(profile: Profile, address: SocketAddr) -> std::io::Result<Self> {
+        Self::start_with(profile, address, None).await
+    }
+
+    /// The same over TLS, with HTTP/2 for who wants it; [`CA`] vouches for it.
+    pub async fn start_tls(profile: Profile) -> std::io::Result<Self> {
+        let acceptor = tls::acceptor()?;
+        Self::start_with(profile, SocketAddr::from(([127, 0, 0, 1], 0)), Some(acceptor)).await
+    }
+
+    async fn start_with(
+        profile: Profile,
+        address: SocketAddr,
+        tls: Option<TlsAcceptor>,
+    ) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let sim = Arc::new(Sim {
             profile,
             address,
+            is_tls: tls.is_some(),
             world: Mutex::new(World::new(profile)),
             faults: Mutex::default(),
             requests: Mutex::default(),
             delays: Mutex::default(),
             rates: Mutex::default(),
         });
-        let server = tokio::spawn(serve(listener, Arc::clone(&sim)));
+        let server = tokio::spawn(serve(listener, Arc::clone(&sim), tls));
         Ok(Self { address, sim, server })
     }
 
     /// Its address, for `CODER_URL`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.sim.is_tls { "https" } else { "http" }, self.address)
     }
 
     /// Which Coder it plays.
@@ -193,14 +216,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn serve(listener: TcpListener, sim: Arc<Sim>) {
+async fn serve(listener: TcpListener, sim: Arc<Sim>, tls: Option<TlsAcceptor>) {
     let router: Router = Router::new().fallback(api::dispatch).with_state(Arc::clone(&sim));
     // Dropping the set when the server is aborted ends the connections with it.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (router, sim) = (router.clone(), Arc::clone(&sim));
+        let (router, sim, tls) = (router.clone(), Arc::clone(&sim), tls.clone());
         let _ = stream.set_nodelay(true);
         connections.spawn(async move {
             let service =
@@ -208,10 +231,16 @@ async fn serve(listener: TcpListener, sim: Arc<Sim>) {
                     let (router, sim) = (router.clone(), Arc::clone(&sim));
                     async move { faults::gate(&sim, router, request.map(Body::new)).await }
                 });
-            // An error here is a client that went away, or a fault that drops the connection.
-            let _ = auto::Builder::new(TokioExecutor::new())
-                .serve_connection_with_upgrades(TokioIo::new(stream), service)
-                .await;
+            let builder = auto::Builder::new(TokioExecutor::new());
+            // An error here is a client that went away or trusts nobody, or a fault that drops the connection.
+            match tls {
+                None => drop(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await),
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        drop(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await);
+                    }
+                }
+            }
         });
     }
 }

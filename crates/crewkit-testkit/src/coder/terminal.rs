@@ -4,16 +4,15 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::{SinkExt as _, StreamExt as _};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use super::world::User;
 use super::{Sim, lock};
+use crate::pty::Pty;
 
 /// Where a terminal opens.
 #[derive(Debug)]
@@ -117,18 +116,12 @@ pub(super) async fn run(socket: WebSocket, place: Place, command: String, troubl
 
 /// Starts the command on a terminal of its own.
 fn start(place: &Place, command: &str) -> Option<(Child, File)> {
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).ok()?;
-    grantpt(&terminal).ok()?;
-    unlockpt(&terminal).ok()?;
-    let name = ptsname(&terminal, Vec::new()).ok()?;
-    let side = || {
-        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-        rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).map(Stdio::from).ok()
-    };
+    let terminal = Pty::open().ok()?;
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).current_dir(&place.directory).env_clear();
     let path = place.path.clone().or_else(|| std::env::var("PATH").ok()).unwrap_or_default();
     shell.env("PATH", path).env("HOME", &place.directory).env("TERM", "xterm-256color");
+    let side = || terminal.side().ok();
     shell.stdin(side()?).stdout(side()?).stderr(side()?).kill_on_drop(true);
-    Some((shell.spawn().ok()?, File::from(terminal)))
+    Some((shell.spawn().ok()?, terminal.screen))
 }

@@ -32,6 +32,7 @@ pub fn service(config: &Config, pack: &Arc<Pack>) -> Result<Option<AnyFleet>, Fa
     let wrong = |message: String| Failure::new(Code::SettingInvalid, message);
     let mut settings = CoderSettings::new(url, token(config)?);
     config.text("fleet.coder.owner").unwrap_or("me").clone_into(&mut settings.owner);
+    settings.ca = config.text("fleet.coder.ca_file").map(read_ca).transpose()?;
     settings.organization = config.text("fleet.coder.organization").map(str::to_owned);
     settings.projects = config.list("fleet.coder.projects");
     settings.metadata_keys = config.list("fleet.coder.metadata_keys");
@@ -53,6 +54,12 @@ pub fn service_options(config: &Config) -> Result<FleetOptions, Failure> {
         max_name_length: number.and_then(|number| usize::try_from(number).ok()).unwrap_or_default(),
         metadata_style: style.parse().map_err(|error| wrong(format!("`fleet.metadata_style`: {error}")))?,
         limits: config.limits(),
+    })
+}
+
+fn read_ca(path: &str) -> Result<Vec<u8>, Failure> {
+    std::fs::read(Path::new(path)).map_err(|error| {
+        Failure::new(Code::SettingInvalid, format!("`fleet.coder.ca_file`: {path}: {error}"))
     })
 }
 

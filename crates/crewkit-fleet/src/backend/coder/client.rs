@@ -2,13 +2,13 @@
 //!
 //! Reads are tried again within a deadline. Writes are sent once: a lost answer is for the caller to clear up.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crewkit_core::{Limits, Secret};
 use futures_util::StreamExt;
 use reqwest::header::{self, HeaderMap, HeaderValue};
-use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Certificate, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -17,7 +17,7 @@ use super::capability::Version;
 use super::circuit::Circuit;
 use super::error::{CoderError, Refused};
 use super::stream::{SplitError, Splitter};
-use super::wire::{Refusal, Workspace, WorkspacePage};
+use super::wire::{Refusal, Validation, Workspace, WorkspacePage};
 
 const TOKEN_HEADER: &str = "coder-session-token";
 const VERSION_HEADER: &str = "x-coder-build-version";
@@ -28,8 +28,9 @@ const RATE_RESET_HEADER: &str = "x-ratelimit-reset";
 const ATTEMPTS: u32 = 3;
 /// Time to connect.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Connections kept open for reuse; a list with metadata needs one per agent on HTTP/1.
-const IDLE_CONNECTIONS: usize = 64;
+/// How long a connection is kept open for reuse. On HTTP/1 a list with metadata needs one for each agent, and most of
+/// its work is opening them; who lists again soon finds them open.
+const IDLE: Duration = Duration::from_secs(20);
 /// Longest wait a rate limit is honoured with.
 const LONGEST_RATE_WAIT: u64 = 60;
 
@@ -42,6 +43,9 @@ pub enum SettingsError {
     /// The token has characters that no token has.
     #[error("the Coder session token is empty or holds characters a token cannot hold")]
     Token,
+    /// The certificates to trust are none.
+    #[error("the certificates to trust for Coder are not PEM, or none are in the file")]
+    Certificates,
     /// TLS or the resolver could not be set up.
     #[error("the HTTP client cannot be set up: {0}")]
     Client(String),
@@ -49,8 +53,10 @@ pub enum SettingsError {
 
 pub(super) struct Client {
     http: reqwest::Client,
-    /// For connections that turn into a WebSocket, which HTTP/2 does not do.
-    http1: reqwest::Client,
+    /// For connections that turn into a WebSocket, which HTTP/2 does not do; made when the first one is needed.
+    http1: OnceLock<reqwest::Client>,
+    connector: Connector,
+    token: Secret,
     base: Url,
     limits: Limits,
     circuit: Mutex<Circuit>,
@@ -67,10 +73,49 @@ pub(super) struct AppAnswer {
     pub(super) body: Vec<u8>,
 }
 
+/// What clients are made of.
+struct Connector {
+    headers: HeaderMap,
+    trust: Trust,
+    idle_connections: usize,
+}
+
+/// Which certificates are believed.
+enum Trust {
+    /// None is needed: the address is not one of TLS, and to read those of the system takes time.
+    Nobody,
+    /// Those of the system, and these.
+    System(Vec<Certificate>),
+}
+
+impl Connector {
+    fn builder(&self) -> ClientBuilder {
+        let builder = crewkit_agent::http_client()
+            .default_headers(self.headers.clone())
+            .user_agent(concat!("crewkit/", env!("CARGO_PKG_VERSION")))
+            .referer(false)
+            .connect_timeout(CONNECT)
+            // Every request has a deadline, and no connection lives long without one.
+            .tcp_keepalive(None)
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(self.idle_connections);
+        match &self.trust {
+            Trust::Nobody => builder.tls_certs_only([]),
+            Trust::System(more) if more.is_empty() => builder,
+            Trust::System(more) => builder.tls_certs_merge(more.iter().cloned()),
+        }
+    }
+}
+
+fn build(builder: ClientBuilder) -> Result<reqwest::Client, SettingsError> {
+    builder.build().map_err(|error| SettingsError::Client(error.without_url().to_string()))
+}
+
 impl Client {
     pub(super) fn new(
         url: &str,
         token: &Secret,
+        ca: Option<&[u8]>,
         limits: Limits,
         clock: crate::time::Clock,
     ) -> Result<Self, SettingsError> {
@@ -87,6 +132,7 @@ impl Client {
         let path = base.path().trim_end_matches('/').to_owned();
         base.set_path(&path);
 
+        let secret = token.clone();
         let mut token = HeaderValue::from_str(token.expose().trim()).map_err(|_| SettingsError::Token)?;
         if token.is_empty() {
             return Err(SettingsError::Token);
@@ -95,20 +141,19 @@ impl Client {
         let mut headers = HeaderMap::new();
         headers.insert(TOKEN_HEADER, token);
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        let builder = || {
-            crewkit_agent::http_client()
-                .default_headers(headers.clone())
-                .user_agent(concat!("crewkit/", env!("CARGO_PKG_VERSION")))
-                .referer(false)
-                .connect_timeout(CONNECT)
-                .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        let more = match ca.map(Certificate::from_pem_bundle) {
+            None => Vec::new(),
+            Some(Ok(certificates)) if !certificates.is_empty() => certificates,
+            Some(_) => return Err(SettingsError::Certificates),
         };
-        let build = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(|error| SettingsError::Client(error.without_url().to_string()))
-        };
+        let trust = if base.scheme() == "https" { Trust::System(more) } else { Trust::Nobody };
+        let idle_connections = usize::try_from(limits.fleet_coder_idle_connections).unwrap_or(usize::MAX);
+        let connector = Connector { headers, trust, idle_connections };
         Ok(Self {
-            http: build(builder())?,
-            http1: build(builder().http1_only())?,
+            http: build(connector.builder())?,
+            http1: OnceLock::new(),
+            connector,
+            token: secret,
             base,
             limits,
             circuit: Mutex::default(),
@@ -213,8 +258,13 @@ impl Client {
         until: Instant,
     ) -> Result<reqwest::Upgraded, CoderError> {
         let time = until.saturating_duration_since(Instant::now());
-        let request = self
-            .http1
+        if self.http1.get().is_none() {
+            let made = build(self.connector.builder().http1_only());
+            let made = made.map_err(|error| CoderError::Unreachable { reason: error.to_string() })?;
+            let _ = self.http1.set(made);
+        }
+        let http1 = self.http1.get().unwrap_or(&self.http);
+        let request = http1
             .get(self.url(path, query))
             .header(header::CONNECTION, "Upgrade")
             .header(header::UPGRADE, "websocket")
@@ -408,14 +458,26 @@ impl Client {
         } else {
             refusal.message
         };
+        let validations = refusal.validations.into_iter();
         CoderError::Refused(Box::new(Refused {
             status: status.as_u16(),
-            message,
-            detail: refusal.detail,
-            validations: refusal.validations,
+            message: self.without_token(message),
+            detail: self.without_token(refusal.detail),
+            validations: validations
+                .map(|it| Validation {
+                    field: self.without_token(it.field),
+                    detail: self.without_token(it.detail),
+                })
+                .collect(),
             request_id,
             retry_after,
         }))
+    }
+
+    /// Words of Coder's, or of a proxy before it, that are passed on: some repeat the request.
+    fn without_token(&self, text: String) -> String {
+        let token = self.token.expose().trim();
+        if text.contains(token) { text.replace(token, "…") } else { text }
     }
 
     /// Seconds until a rate limit is over.

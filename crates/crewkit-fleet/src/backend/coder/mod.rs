@@ -5,6 +5,7 @@
 //! only and may be lost without harm.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ pub struct CoderSettings {
     pub url: String,
     /// Session token; what it may do is what the fleet may do.
     pub token: Secret,
+    /// Certificates in PEM to trust besides those of the system, for a Coder whose certificate nobody else vouches for.
+    pub ca: Option<Vec<u8>>,
     /// Whose workspaces: `me`, or a user name.
     pub owner: String,
     /// Organization to prefer when a project name exists in several.
@@ -76,6 +79,7 @@ impl CoderSettings {
         Self {
             url: url.into(),
             token,
+            ca: None,
             owner: "me".to_owned(),
             organization: None,
             projects: Vec::new(),
@@ -106,6 +110,8 @@ struct Inner {
     specs: Cache<String>,
     task_templates: Mutex<Option<(Instant, Arc<Vec<Uuid>>)>>,
     tasks_routes: capability::TasksRoutes,
+    /// How many workspaces there were when they were last listed.
+    workspace_count: AtomicUsize,
     journal: journal::Journal,
     kit_locks: kit::Locks,
     /// What is still to be done for new agents.
@@ -149,7 +155,8 @@ impl<V: Clone> Cache<V> {
 impl CoderBackend {
     /// Prepares the backend; nothing is asked of Coder yet.
     pub fn new(settings: CoderSettings, clock: Clock) -> Result<Self, SettingsError> {
-        let client = Client::new(&settings.url, &settings.token, settings.limits.clone(), clock.clone())?;
+        let ca = settings.ca.as_deref();
+        let client = Client::new(&settings.url, &settings.token, ca, settings.limits.clone(), clock.clone())?;
         let journal = journal::Journal::new(settings.limits.fleet_journal_entries);
         Ok(Self {
             inner: Arc::new(Inner {
@@ -163,6 +170,7 @@ impl CoderBackend {
                 specs: Cache::new(),
                 task_templates: Mutex::new(None),
                 tasks_routes: capability::TasksRoutes::default(),
+                workspace_count: AtomicUsize::new(0),
                 journal,
                 kit_locks: kit::Locks::default(),
                 settling: TaskTracker::new(),

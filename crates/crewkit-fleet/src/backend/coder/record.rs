@@ -1,6 +1,7 @@
 //! Finds workspaces and describes the agents in them.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -80,11 +81,17 @@ impl Inner {
                 self.client.workspaces(&query, |workspace| self.summary(workspace)).await
             }
         };
-        let (mut all, count) = page(0).await?;
+        // As many as there were last time are asked for at once; what has come since follows.
+        let known = self.workspace_count.load(Ordering::Relaxed).div_ceil(size).clamp(1, MOST_PAGES);
+        let first = try_join_all((0..known).map(&page)).await?;
+        let count = first.first().map_or(0, |(_, count)| *count);
+        self.workspace_count.store(count, Ordering::Relaxed);
+        let mut all: Vec<_> = first.into_iter().flat_map(|(workspaces, _)| workspaces).collect();
         let pages = count.div_ceil(size).min(MOST_PAGES);
-        let rest = try_join_all((1..pages).map(page)).await?;
+        // The roles of the first agents are mostly those of the others; they are needed soon.
+        let (rest, ()) = tokio::join!(try_join_all((known..pages).map(&page)), self.learn_roles(&all));
         // Items move between pages while they are read; `agents` drops what came twice.
-        all.extend(rest.into_iter().flat_map(|(workspaces, _)| workspaces));
+        all.extend(rest?.into_iter().flat_map(|(workspaces, _)| workspaces));
         Ok(all)
     }
 
@@ -215,12 +222,12 @@ impl Inner {
         }
     }
 
+    async fn learn_roles(&self, records: &[AgentRecord<CoderHandle>]) {
+        join_all(versions(records).into_iter().map(|version| self.presets(version))).await;
+    }
+
     pub(super) async fn add_roles(&self, records: &mut [AgentRecord<CoderHandle>]) {
-        let versions: BTreeSet<Uuid> = records
-            .iter()
-            .filter(|record| record.handle.workspace.latest_build.template_version_preset_id.is_some())
-            .map(|record| record.handle.workspace.latest_build.template_version_id)
-            .collect();
+        let versions = versions(records);
         let presets = join_all(versions.iter().map(|version| self.presets(*version))).await;
         let known: HashMap<Uuid, _> = versions
             .into_iter()
@@ -341,6 +348,15 @@ impl Inner {
             Err(error) => matches!(error.status(), Some(400 | 403)),
         }
     }
+}
+
+/// The template versions whose presets are the roles of agents.
+fn versions(records: &[AgentRecord<CoderHandle>]) -> BTreeSet<Uuid> {
+    let builds = records.iter().map(|record| &record.handle.workspace.latest_build);
+    builds
+        .filter(|build| build.template_version_preset_id.is_some())
+        .map(|build| build.template_version_id)
+        .collect()
 }
 
 /// The first line of a text that has one.

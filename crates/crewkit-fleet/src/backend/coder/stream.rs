@@ -54,14 +54,18 @@ impl Splitter {
         let mut start = 0;
         let mut index = 0;
         while let Some(&byte) = bytes.get(index) {
+            if self.in_string && !self.escaped {
+                // Nearly everything is in strings, and of them only the end matters.
+                let rest = bytes.get(index..).unwrap_or_default();
+                let Some(found) = memchr::memchr2(b'"', b'\\', rest) else { break };
+                index += found + 1;
+                self.escaped = rest.get(found) == Some(&b'\\');
+                self.in_string = self.escaped;
+                continue;
+            }
             index += 1;
-            if self.in_string {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
-                    b'"' => self.in_string = false,
-                    _ => {}
-                }
+            if self.escaped {
+                self.escaped = false;
                 continue;
             }
             match byte {
