@@ -76,7 +76,7 @@ fn git(dir: &Path, arguments: &[&str]) -> String {
 }
 
 /// A repository to work on.
-fn repository(root: &Path) -> PathBuf {
+pub(crate) fn repository(root: &Path) -> PathBuf {
     let repository = root.join("demo");
     std::fs::create_dir(&repository).unwrap();
     git(&repository, &["init", "-q", "-b", "main"]);
@@ -87,7 +87,7 @@ fn repository(root: &Path) -> PathBuf {
 }
 
 /// A pack with instructions and nothing else.
-fn write_pack(home: &Path, words: &str) {
+pub(crate) fn write_pack(home: &Path, words: &str) {
     let repo = home.join(".agentpack/repo");
     std::fs::create_dir_all(repo.join("modules/instructions/base")).unwrap();
     std::fs::write(repo.join("modules/instructions/base/AGENTS.md"), words).unwrap();
