@@ -6,6 +6,7 @@ mod chat;
 mod drivers;
 mod kill;
 mod life;
+mod once;
 mod rude_model;
 mod support;
 mod tool_servers;
