@@ -7,6 +7,7 @@ mod drivers;
 mod kill;
 mod life;
 mod once;
+mod real_clients;
 mod rude_model;
 mod support;
 mod tool_servers;

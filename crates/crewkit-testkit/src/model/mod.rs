@@ -1,6 +1,6 @@
 //! A model that follows a script, on a loopback port.
 //!
-//! It speaks OpenAI chat completions and Anthropic Messages, streamed or whole as asked, refuses histories a strict server
+//! It speaks OpenAI chat completions and Anthropic Messages, streamed or whole as asked, and OpenAI Responses, streamed; refuses histories a strict server
 //! would refuse, counts requests, and can fail in every way a real server does.
 
 mod strict;
@@ -219,6 +219,7 @@ impl ScriptedModel {
         let router = Router::new()
             .route("/v1/chat/completions", post(openai))
             .route("/v1/messages", post(anthropic))
+            .route("/v1/responses", post(responses))
             .layer(DefaultBodyLimit::disable())
             .with_state(Arc::clone(&shared));
         let listener = listen().await;
@@ -295,6 +296,7 @@ pub async fn refusing_url() -> String {
 enum Wire {
     OpenAi,
     Anthropic,
+    Responses,
 }
 
 async fn openai(state: State<Arc<Shared>>, request: HttpRequest) -> Response {
@@ -303,6 +305,10 @@ async fn openai(state: State<Arc<Shared>>, request: HttpRequest) -> Response {
 
 async fn anthropic(state: State<Arc<Shared>>, request: HttpRequest) -> Response {
     answer(state, request, Wire::Anthropic).await
+}
+
+async fn responses(state: State<Arc<Shared>>, request: HttpRequest) -> Response {
+    answer(state, request, Wire::Responses).await
 }
 
 /// Counts a request for as long as its answer takes, stream included.
@@ -332,6 +338,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
     let violation = match wire {
         Wire::OpenAi => strict::openai(&body),
         Wire::Anthropic => strict::anthropic(&body),
+        Wire::Responses => strict::responses(&body),
     };
     if let Some(violation) = violation {
         shared.violations.lock().unwrap_or_else(PoisonError::into_inner).push(violation.clone());
@@ -355,12 +362,13 @@ fn respond(act: Act, wire: Wire, streamed: bool, flight: InFlight) -> Response {
             let text = match wire {
                 Wire::OpenAi => wire::openai_stream(&reply),
                 Wire::Anthropic => wire::anthropic_stream(&reply),
+                Wire::Responses => wire::responses_stream(&reply),
             };
             typed("text/event-stream", Body::from(text))
         }
         Act::Reply(reply) => {
             let value = match wire {
-                Wire::OpenAi => wire::openai_whole(&reply),
+                Wire::OpenAi | Wire::Responses => wire::openai_whole(&reply),
                 Wire::Anthropic => wire::anthropic_whole(&reply),
             };
             typed("application/json", Body::from(value.to_string()))

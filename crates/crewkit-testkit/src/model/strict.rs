@@ -73,7 +73,9 @@ pub(super) fn anthropic(body: &Value) -> Option<String> {
         return Some("messages is missing".to_owned());
     };
     let mut open: HashSet<&str> = HashSet::new();
-    for (at, message) in messages.iter().enumerate() {
+    // Claude Code puts reminders of the system between the turns.
+    let turns = messages.iter().filter(|message| message["role"] != "system");
+    for (at, message) in turns.enumerate() {
         let role = message["role"].as_str().unwrap_or_default();
         if role != ["user", "assistant"][at % 2] {
             return Some(format!("message {at}: roles must alternate, found {role}"));
@@ -97,4 +99,25 @@ pub(super) fn anthropic(body: &Value) -> Option<String> {
         }
     }
     None
+}
+
+/// Says what a strict Responses server would not accept.
+pub(super) fn responses(body: &Value) -> Option<String> {
+    let Some(items) = body["input"].as_array().filter(|items| !items.is_empty()) else {
+        return Some("input is missing".to_owned());
+    };
+    let mut open: HashSet<&str> = HashSet::new();
+    for (at, item) in items.iter().enumerate() {
+        let id = item["call_id"].as_str().unwrap_or_default();
+        match item["type"].as_str().unwrap_or_default() {
+            "function_call" => {
+                open.insert(id);
+            }
+            "function_call_output" if !open.remove(id) => {
+                return Some(format!("item {at}: a result nobody asked for"));
+            }
+            _ => {}
+        }
+    }
+    (!open.is_empty()).then(|| format!("calls without a result: {open:?}"))
 }

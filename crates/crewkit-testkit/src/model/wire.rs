@@ -8,8 +8,8 @@ use super::Reply;
 
 /// Replies of the model in a conversation.
 pub(super) fn turns(body: &Value) -> usize {
-    let messages = body["messages"].as_array().into_iter().flatten();
-    messages.filter(|message| message["role"] == "assistant").count()
+    let said = ["messages", "input"].iter().filter_map(|form| body[*form].as_array()).flatten();
+    said.filter(|item| item["role"] == "assistant" || item["type"] == "function_call").count()
 }
 
 /// The id in the system prompt.
@@ -106,7 +106,10 @@ pub(super) fn anthropic_stream(reply: &Reply) -> String {
     let mut event = |value: Value| {
         let _ = write!(text, "event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or_default());
     };
-    event(json!({"type": "message_start", "message": {"usage": {"input_tokens": 10, "output_tokens": 1}}}));
+    event(json!({"type": "message_start", "message": {
+        "id": format!("msg_{}", uuid::Uuid::now_v7().simple()), "type": "message", "role": "assistant", "content": [],
+        "model": "scripted", "stop_reason": null, "stop_sequence": null,
+        "usage": {"input_tokens": 10, "output_tokens": 1}}}));
     for (index, block) in whole["content"].as_array().into_iter().flatten().enumerate() {
         let (start, delta) = match block["type"].as_str().unwrap_or_default() {
             "text" => {
@@ -129,5 +132,27 @@ pub(super) fn anthropic_stream(reply: &Reply) -> String {
         json!({"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"]}, "usage": {"output_tokens": 5}}),
     );
     event(json!({"type": "message_stop"}));
+    text
+}
+
+pub(super) fn responses_stream(reply: &Reply) -> String {
+    let mut text = String::new();
+    let mut event = |value: Value| {
+        let _ = write!(text, "event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or_default());
+    };
+    event(json!({"type": "response.created", "response": {"id": "resp_1"}}));
+    let said = reply.content.iter().map(|content| {
+        json!({"type": "message", "id": "item_said", "role": "assistant",
+               "content": [{"type": "output_text", "text": content}]})
+    });
+    let calls = reply.calls.iter().map(|(id, name, arguments)| {
+        json!({"type": "function_call", "id": format!("item_{id}"), "call_id": id, "name": name, "arguments": arguments})
+    });
+    for (index, item) in said.chain(calls).enumerate() {
+        event(json!({"type": "response.output_item.done", "output_index": index, "item": item}));
+    }
+    let usage = json!({"input_tokens": 10, "input_tokens_details": null, "output_tokens": 5,
+                       "output_tokens_details": null, "total_tokens": 15});
+    event(json!({"type": "response.completed", "response": {"id": "resp_1", "usage": usage}}));
     text
 }
