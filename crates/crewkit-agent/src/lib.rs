@@ -22,5 +22,5 @@ pub mod tools;
 pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
 pub use http_client::http_client;
-pub use store::{Clock, PayloadInfo, RunRecord, RunSpec, StoreError, StoreLock};
+pub use store::{Clock, FileFault, PayloadInfo, RunRecord, RunSpec, StoreError, StoreLock};
 pub use sys::confine;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crewkit_core::Code;
 use crewkit_core::run::{IllegalMove, RunId};
 
-use crate::store::StoreError;
+use crate::store::{FileFault, StoreError};
 
 /// Why a wish was not fulfilled. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -110,13 +110,15 @@ impl Error {
 
 fn store_code(error: &StoreError) -> Code {
     match error {
-        StoreError::Full { .. } => Code::StoreFull,
-        StoreError::Locked { .. } => Code::StoreLocked,
-        StoreError::TooNew { .. } => Code::StoreTooNew,
+        StoreError::File(FileFault::Full { .. }) => Code::StoreFull,
+        StoreError::File(FileFault::Locked { .. }) => Code::StoreLocked,
+        StoreError::File(FileFault::TooNew { .. }) => Code::StoreTooNew,
+        StoreError::File(FileFault::Unusable { .. }) => Code::StateUnusable,
+        StoreError::File(FileFault::Sqlite { .. } | FileFault::Damaged { .. }) | StoreError::Closed => {
+            Code::StoreFailed
+        }
         StoreError::Unknown(_) => Code::AgentNotFound,
         StoreError::Illegal(_) | StoreError::Stale => Code::AgentStateInvalid,
-        StoreError::File { .. } => Code::StateUnusable,
-        StoreError::Sqlite { .. } | StoreError::Damaged { .. } | StoreError::Closed => Code::StoreFailed,
     }
 }
 

@@ -8,7 +8,7 @@ use rusqlite::Row;
 
 use super::batch::Batch;
 use super::schema::Opened;
-use super::{Change, Memory, PayloadInfo, RunRecord, StoreError};
+use super::{Change, FileFault, Memory, PayloadInfo, RunRecord, StoreError};
 use crate::event::Usage;
 
 /// Fills the memory; runs found at work are stopped, with the reason, before anybody can see them.
@@ -29,7 +29,9 @@ pub(super) fn load(opened: &Opened, memory: &Memory, now: Timestamp) -> Result<V
         while let Some(row) = rows.next().map_err(of)? {
             let record = record_of(row).map_err(|what| match what {
                 Unreadable::Sqlite(source) => of(source),
-                Unreadable::Word(id, what) => StoreError::Damaged { path: opened.path.clone(), id, what },
+                Unreadable::Word(id, why) => {
+                    FileFault::Damaged { path: opened.path.clone(), what: format!("run {id}"), why }.into()
+                }
             })?;
             if record.state.status() == RunStatus::Running {
                 interrupted.push(record.id.clone());

@@ -5,6 +5,7 @@
 //! wishes about one run are always decided one after the other, and an answer is never ahead of the disk.
 
 mod batch;
+mod fault;
 mod load;
 mod lock;
 mod memory;
@@ -14,7 +15,7 @@ mod schema;
 mod tests;
 mod writer;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use crewkit_core::run::{IllegalMove, Move, RunId};
 use crewkit_core::{Limits, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
+pub use fault::FileFault;
 pub use lock::StoreLock;
 pub(crate) use memory::{Entry, Memory, Pulse};
 pub use memory::{PayloadInfo, RunRecord, RunSpec};
@@ -35,54 +37,9 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Why the store did not do something.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// A file could not be used.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: Arc<std::io::Error>,
-    },
-    /// SQLite could not do something.
-    #[error("{}: {source}", path.display())]
-    Sqlite {
-        /// The store.
-        path: PathBuf,
-        /// What SQLite said.
-        source: Arc<rusqlite::Error>,
-    },
-    /// The disk is full.
-    #[error("{}: no room left on the disk", path.display())]
-    Full {
-        /// The store.
-        path: PathBuf,
-    },
-    /// Another process has it.
-    #[error("{} is in use by another crewkit process", path.display())]
-    Locked {
-        /// The store.
-        path: PathBuf,
-    },
-    /// A newer program wrote it.
-    #[error("{} has layout {found}, this program knows {known}", path.display())]
-    TooNew {
-        /// The store.
-        path: PathBuf,
-        /// Layout of the file.
-        found: u32,
-        /// Newest layout this program knows.
-        known: u32,
-    },
-    /// A row holds something no version ever wrote.
-    #[error("{}: run {id} is damaged: {what}", path.display())]
-    Damaged {
-        /// The store.
-        path: PathBuf,
-        /// The row.
-        id: String,
-        /// What is wrong with it.
-        what: String,
-    },
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileFault),
     /// No run has this id.
     #[error("no agent has the id {0}")]
     Unknown(RunId),
@@ -99,10 +56,7 @@ pub enum StoreError {
 
 impl StoreError {
     fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
-        match source.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => Self::Full { path: path.to_owned() },
-            _ => Self::Sqlite { path: path.to_owned(), source: Arc::new(source) },
-        }
+        FileFault::sqlite(path, source).into()
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::{StoreError, StoreLock};
+use super::{FileFault, StoreError, StoreLock};
 
 /// The layout this program writes.
 pub(super) const VERSION: u32 = 1;
@@ -67,18 +67,18 @@ pub(super) struct Opened {
 
 /// Opens or creates the store at `path`; refuses one that another process holds or a newer program wrote.
 pub(super) fn open(path: &Path) -> Result<Opened, StoreError> {
-    let at = |source| StoreError::File { path: path.to_owned(), source: std::sync::Arc::new(source) };
+    let at = |source| FileFault::io(path, source);
     if let Some(parent) = path.parent() {
         crate::sys::create_private_dir(parent).map_err(at)?;
     }
     let lock_path = path.with_extension("lock");
     let lock = StoreLock::take(&lock_path)
-        .map_err(|source| StoreError::File { path: lock_path, source: std::sync::Arc::new(source) })?
-        .ok_or_else(|| StoreError::Locked { path: path.to_owned() })?;
+        .map_err(|source| FileFault::io(&lock_path, source))?
+        .ok_or_else(|| FileFault::Locked { path: path.to_owned() })?;
     if let Some(found) = version_in_header(path).map_err(at)?
         && found > VERSION
     {
-        return Err(StoreError::TooNew { path: path.to_owned(), found, known: VERSION });
+        return Err(FileFault::TooNew { path: path.to_owned(), found, known: VERSION }.into());
     }
     crate::sys::create_private_file(path).map_err(at)?;
     let writer = connect(path)?;
@@ -95,7 +95,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, StoreError> {
             let create = format!("BEGIN IMMEDIATE; {LAYOUT} PRAGMA user_version = {VERSION}; COMMIT;");
             writer.execute_batch(&create).map_err(of)?;
         }
-        found => return Err(StoreError::TooNew { path: path.to_owned(), found, known: VERSION }),
+        found => return Err(FileFault::TooNew { path: path.to_owned(), found, known: VERSION }.into()),
     }
     Ok(Opened { writer, path: path.to_owned(), lock })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crewkit_core::run::{Move, RunId, StopReason};
 use crewkit_core::{Limits, Timestamp};
 
-use super::{Begin, Change, Clock, Effect, NewRun, Recovered, RunSpec, Store, StoreError};
+use super::{Begin, Change, Clock, Effect, FileFault, NewRun, Recovered, RunSpec, Store, StoreError};
 use crate::event::EventBody;
 
 fn clock() -> Clock {
@@ -55,7 +55,7 @@ async fn a_full_disk_refuses_writes_keeps_reads_and_recovers_by_itself() {
         }
         assert!(created.len() < 1000, "the bound was never reached");
     };
-    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    assert!(matches!(refused, StoreError::File(FileFault::Full { .. })), "{refused}");
     assert!(created.len() > 3);
     // Nothing of the refused run is visible, and everything else still is.
     assert!(store.get(&id(created.len())).is_err());
@@ -82,7 +82,7 @@ async fn a_newer_store_is_refused_without_being_touched() {
     drop(connection);
     let before = std::fs::read(&path).unwrap();
     let refused = open(&path).map(close).unwrap_err();
-    assert!(matches!(refused, StoreError::TooNew { found: 99, known: 1, .. }), "{refused}");
+    assert!(matches!(refused, StoreError::File(FileFault::TooNew { found: 99, known: 1, .. })), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
     let mut names: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::batch::{Batch, sql};
 use super::schema::{Opened, connect};
-use super::{Ack, Clock, Command, Memory, Reply, StoreError};
+use super::{Ack, Clock, Command, FileFault, Memory, Reply, StoreError};
 
 /// Commands in one transaction at most; keeps the time to an answer bounded.
 const BATCH_COMMANDS: usize = 512;
@@ -65,7 +65,7 @@ pub(super) fn spawn(
     std::thread::Builder::new()
         .name("crewkit-runs".to_owned())
         .spawn(move || writer.run())
-        .map_err(|source| StoreError::File { path, source: Arc::new(source) })
+        .map_err(|source| FileFault::io(&path, source).into())
 }
 
 struct Writer {
@@ -256,6 +256,6 @@ fn spawn_log_copier(path: &Path) -> Result<SyncSender<()>, StoreError> {
                 }
             }
         })
-        .map_err(|source| StoreError::File { path: path.to_owned(), source: Arc::new(source) })?;
+        .map_err(|source| FileFault::io(path, source))?;
     Ok(wake)
 }

@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use crewkit_agent::Engine;
+use crewkit_agent::{Engine, FileFault};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -107,7 +107,7 @@ pub enum OpenError {
 impl OpenError {
     /// Whether another process has the record.
     pub const fn is_locked(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Locked { .. }))
+        matches!(self, Self::Store(StoreError::File(FileFault::Locked { .. })))
     }
 }
 
@@ -251,7 +251,7 @@ impl Local {
             let opened = tokio::task::spawn_blocking(move || {
                 trash::create_private(&home).map_err(|error| error.to_string())?;
                 match Store::open(&home.join("fleet.db")) {
-                    Err(StoreError::Locked { .. }) => Ok(None),
+                    Err(StoreError::File(FileFault::Locked { .. })) => Ok(None),
                     Ok(store) => Ok(Some(store)),
                     Err(error) => Err(error.to_string()),
                 }

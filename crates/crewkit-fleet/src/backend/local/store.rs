@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crewkit_agent::StoreLock;
+use crewkit_agent::{FileFault, StoreLock};
 use rusqlite::{Connection, ErrorCode, params};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -33,46 +33,9 @@ const SCHEMA: &str = "
 /// Why something was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// A file could not be used.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: Arc<std::io::Error>,
-    },
-    /// SQLite could not do it.
-    #[error("{}: {source}", path.display())]
-    Sqlite {
-        /// The store.
-        path: PathBuf,
-        /// What SQLite said.
-        source: Arc<rusqlite::Error>,
-    },
-    /// Another process has it.
-    #[error("{} is in use by another crewkit process", path.display())]
-    Locked {
-        /// The store.
-        path: PathBuf,
-    },
-    /// A newer program wrote it.
-    #[error("{} has layout {found}, this program knows {LAYOUT}", path.display())]
-    TooNew {
-        /// The store.
-        path: PathBuf,
-        /// Its layout.
-        found: u32,
-    },
-    /// A row cannot be read.
-    #[error("{}: {what} is damaged: {why}", path.display())]
-    Damaged {
-        /// The store.
-        path: PathBuf,
-        /// The row.
-        what: String,
-        /// What is wrong with it.
-        why: String,
-    },
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileFault),
     /// The name is taken.
     #[error("the name is taken")]
     Taken,
@@ -159,14 +122,14 @@ impl Store {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let lock_path = path.with_extension("lock");
         let lock = StoreLock::take(&lock_path)
-            .map_err(|source| StoreError::File { path: lock_path, source: Arc::new(source) })?
-            .ok_or_else(|| StoreError::Locked { path: path.to_owned() })?;
-        let failed = |source| StoreError::Sqlite { path: path.to_owned(), source: Arc::new(source) };
+            .map_err(|source| FileFault::io(&lock_path, source))?
+            .ok_or_else(|| FileFault::Locked { path: path.to_owned() })?;
+        let failed = |source| FileFault::sqlite(path, source);
         let connection = Connection::open(path).map_err(failed)?;
         let layout: u32 =
             connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
         if layout > LAYOUT {
-            return Err(StoreError::TooNew { path: path.to_owned(), found: layout });
+            return Err(FileFault::TooNew { path: path.to_owned(), found: layout, known: LAYOUT }.into());
         }
         connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
@@ -193,7 +156,7 @@ impl Store {
         std::thread::Builder::new()
             .name("crewkit-fleet".to_owned())
             .spawn(move || writer.run())
-            .map_err(|source| StoreError::File { path: path.to_owned(), source: Arc::new(source) })?;
+            .map_err(|source| FileFault::io(path, source))?;
         Ok(Self { requests, memory, version, fleet: fleet.into() })
     }
 
@@ -266,7 +229,7 @@ fn rows<T: serde::de::DeserializeOwned>(
     path: &Path,
     query: &str,
 ) -> Result<Vec<T>, StoreError> {
-    let failed = |source| StoreError::Sqlite { path: path.to_owned(), source: Arc::new(source) };
+    let failed = |source| FileFault::sqlite(path, source);
     let mut statement = connection.prepare(query).map_err(failed)?;
     let pairs = statement
         .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))
@@ -274,10 +237,8 @@ fn rows<T: serde::de::DeserializeOwned>(
     pairs
         .map(|pair| {
             let (id, body) = pair.map_err(failed)?;
-            serde_json::from_str(&body).map_err(|error| StoreError::Damaged {
-                path: path.to_owned(),
-                what: id,
-                why: error.to_string(),
+            serde_json::from_str(&body).map_err(|error| {
+                FileFault::Damaged { path: path.to_owned(), what: id, why: error.to_string() }.into()
             })
         })
         .collect()
@@ -325,7 +286,7 @@ impl Writer {
                 }
             }
             Err(source) => {
-                let error = StoreError::Sqlite { path: self.path.clone(), source: Arc::new(source) };
+                let error = StoreError::from(FileFault::sqlite(&self.path, source));
                 tracing::error!(%error, "a change of the fleet could not be written");
                 for request in requests {
                     let _ = request.reply.send(Err(error.clone()));
@@ -432,12 +393,12 @@ mod tests {
         assert!(matches!(store.write(both).await, Err(StoreError::Taken)));
         assert_eq!(store.agents().len(), 1);
         assert_eq!(store.named("pApI").unwrap().id, "1");
-        assert!(matches!(Store::open(&path), Err(StoreError::Locked { .. })));
+        assert!(matches!(Store::open(&path), Err(StoreError::File(FileFault::Locked { .. }))));
         let fleet = store.fleet().to_owned();
         drop(store);
         let again = loop {
             match Store::open(&path) {
-                Err(StoreError::Locked { .. }) => tokio::task::yield_now().await,
+                Err(StoreError::File(FileFault::Locked { .. })) => tokio::task::yield_now().await,
                 opened => break opened.unwrap(),
             }
         };
@@ -463,7 +424,7 @@ mod tests {
         let path = dir.path().join("fleet.db");
         Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
         let before = std::fs::read(&path).unwrap();
-        assert!(matches!(Store::open(&path), Err(StoreError::TooNew { found: 99, .. })));
+        assert!(matches!(Store::open(&path), Err(StoreError::File(FileFault::TooNew { found: 99, .. }))));
         assert_eq!(std::fs::read(&path).unwrap(), before);
     }
 }
