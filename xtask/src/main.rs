@@ -16,7 +16,8 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   ci              everything that has to pass before a change lands
-  bench agents    a thousand agents, beside what their model and a bare server allow
+  bench agents [--binary PATH] [busy|throughput|turns|payload|waiting|peer]…
+                  a thousand agents, beside what their model and a bare server allow
   bench fleet     the fleet tools over a simulated Coder, against their bounds
   bench local [--agents N] [--rounds N]
                   two hundred agents on this machine: create, list, equip, kill the server, delete
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["ci"] => ci::run(),
-        ["bench", "agents"] => bench::agents::run(),
+        ["bench", "agents", rest @ ..] => bench::agents::run(rest),
         ["bench", "fleet"] => bench::fleet::run(),
         ["bench", "local", rest @ ..] => bench::local::run(rest),
         ["bench", "mcp"] => bench::mcp::run(),

@@ -26,6 +26,17 @@ pub(crate) fn build(arguments: &[&str]) -> Result<()> {
     shell::run(shell::cargo().arg("build").arg("--target-dir").arg(target()?).args(arguments))
 }
 
+/// Runs a chore once more as an optimised program, unless this one is: a client or a model that is slow itself would be
+/// measured in crewkit's place. Says whether it did.
+pub(crate) fn again_optimised(chore: &[&str]) -> Result<bool> {
+    if !cfg!(debug_assertions) {
+        return Ok(false);
+    }
+    build(&["--release", "--package", "xtask", "--bin", "xtask"])?;
+    shell::run(Command::new(target()?.join("release/xtask")).args(chore))?;
+    Ok(true)
+}
+
 /// How a program ended, and what it wrote.
 #[derive(Debug)]
 pub(crate) struct Ended {

@@ -1,35 +1,80 @@
 //! `cargo xtask bench agents`: what a thousand agents cost, beside what the scripted model and a bare server allow.
 //!
-//! Times are measured through the release binary over HTTP. What has a floor is held against it in the same run: the same
-//! requests sent straight to the model, the same answer given by a bare axum server.
+//! Times are measured through the release binary over HTTP, by a program that is optimised too. What has a floor is held
+//! against it in the same run: the same requests sent straight to the model, the same answer given by a bare axum server, the
+//! same bytes sent by a bare socket.
+//!
+//! `MINIFRAM_BASELINE` names the command line that starts the Python program these agents come from, in a checkout of it; then
+//! its figures stand beside ours. It listens on port 8101, which has to be free.
 
-use std::path::Path;
+mod peer;
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use crewkit_testkit::model::{ScriptedModel, Turn};
+use bytes::Bytes;
+use crewkit_testkit::model::{Request, ScriptedModel, Turn};
 use serde_json::{Value, json};
 
-use crate::process::{self, Server};
+use crate::process::{self, Running};
 
 const RUNS: usize = 1000;
 const STARTS: usize = 100;
 const LOOKS: usize = 300;
+/// The best of these counts, of both sides.
+const ROUNDS: usize = 3;
 const PAYLOAD: usize = 50 << 20;
+const PARTS: [&str; 6] = ["busy", "throughput", "turns", "payload", "waiting", "peer"];
+/// Longest anybody may wait because a payload is stored.
+const STALL_MS: f64 = 5.0;
 
-/// Measures, prints a table, and fails when a bound is missed.
-pub(crate) fn run() -> Result<()> {
-    process::build(&["--release", "--package", "crewkit", "--bin", "crewkit"])?;
-    process::build(&["--release", "--package", "xtask", "--example", "bare_http"])?;
+/// Measures, prints a table, and fails when a bound is missed. Names of parts leave out the others.
+pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    if process::again_optimised(&[&["bench", "agents"], arguments].concat())? {
+        return Ok(());
+    }
+    let (binary, parts) = match arguments {
+        ["--binary", path, parts @ ..] => (Some(PathBuf::from(path)), parts),
+        parts => (None, parts),
+    };
+    if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(part)) {
+        bail!("there is no part `{unknown}`; there are {}", PARTS.join(", "));
+    }
     let release = process::target()?.join("release");
+    let binary = match binary {
+        Some(binary) => binary,
+        None => {
+            process::build(&["--release", "--package", "crewkit", "--bin", "crewkit"])?;
+            release.join("crewkit")
+        }
+    };
+    process::build(&["--release", "--package", "xtask", "--example", "bare_http"])?;
     raise_open_files();
+    let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let mut table = Table::default();
-        busy(&release, &mut table).await?;
-        throughput(&release, &mut table).await?;
-        turns(&release, &mut table).await?;
-        payload(&release, &mut table).await?;
+        if wanted("busy") {
+            busy(&binary, &mut table).await?;
+        }
+        if wanted("throughput") {
+            throughput(&binary, &release, &mut table).await?;
+        }
+        if wanted("turns") {
+            turns(&binary, &mut table).await?;
+        }
+        if wanted("payload") {
+            payload(&binary, &mut table).await?;
+        }
+        if wanted("waiting") {
+            waiting(&binary, &mut table).await?;
+        }
+        if wanted("peer") {
+            peer::compare(&mut table).await?;
+        }
         table.print();
         anyhow::ensure!(!table.missed, "a bound was missed");
         Ok(())
@@ -44,36 +89,54 @@ fn raise_open_files() {
 
 /// A server with its model, in a home of its own.
 struct Subject {
-    server: Server,
+    process: Running,
+    url: String,
     client: reqwest::Client,
-    base: String,
-    _home: tempfile::TempDir,
+    /// Only servers that insist on sessions have one.
+    session: Option<String>,
+    home: tempfile::TempDir,
 }
 
 impl Subject {
-    fn start(release: &Path, model: &ScriptedModel) -> Result<Self> {
+    fn start(binary: &Path, model: &ScriptedModel) -> Result<Self> {
         let home = tempfile::tempdir()?;
         let settings = format!("[llm]\nendpoint = \"{}\"\nmodel = \"scripted\"\n", model.url());
         std::fs::write(home.path().join("crewkit.toml"), settings)?;
-        let arguments = ["--home", home.path().to_str().context("a home that is no text")?, "--stateless"];
-        let server = Server::start(&release.join("crewkit"), &arguments, &home.path().join("log"))?;
-        let base = server.url.trim_end_matches("/mcp").to_owned();
+        Self::start_in(binary, home)
+    }
+
+    fn start_in(binary: &Path, home: tempfile::TempDir) -> Result<Self> {
+        let mut serve = Command::new(binary);
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--stateless", "--home"]).arg(home.path());
+        serve.stderr(std::fs::File::create(home.path().join("log"))?);
+        let (process, url) = process::start_server(&mut serve)?;
         let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
-        Ok(Self { server, client, base, _home: home })
+        Ok(Self { process, url, client, session: None, home })
+    }
+
+    /// The same home with a new server.
+    fn restart(self, binary: &Path) -> Result<Self> {
+        let Self { process, home, .. } = self;
+        drop(process);
+        Self::start_in(binary, home)
+    }
+
+    fn base(&self) -> &str {
+        self.url.trim_end_matches('/').trim_end_matches("/mcp")
+    }
+
+    /// Sends a message over MCP; the whole answer.
+    async fn send(&self, message: &Value) -> Result<Bytes> {
+        let mut request = self.client.post(&self.url).header("Accept", "application/json, text/event-stream");
+        if let Some(session) = &self.session {
+            request = request.header("Mcp-Session-Id", session);
+        }
+        Ok(request.json(message).send().await?.bytes().await?)
     }
 
     /// Calls a tool over MCP.
     async fn call(&self, name: &str, arguments: Value) -> Result<Value> {
-        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}});
-        let request =
-            self.client.post(&self.server.url).header("Accept", "application/json, text/event-stream");
-        let text = request.json(&message).send().await?.text().await?;
-        let line = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or(&text);
-        let answer: Value = serde_json::from_str(line).with_context(|| text.clone())?;
-        if answer["result"]["isError"] != false {
-            bail!("{name} failed: {answer}");
-        }
-        Ok(answer["result"]["structuredContent"].clone())
+        read(name, &self.send(&tool_call(name, &arguments)).await?)
     }
 
     async fn start_run(&self) -> Result<String> {
@@ -99,8 +162,23 @@ impl Subject {
     }
 
     fn memory(&self) -> Result<f64> {
-        super::mcp::memory(&self.server.process)
+        super::mcp::memory(&self.process)
     }
+}
+
+fn tool_call(name: &str, arguments: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}})
+}
+
+/// What a tool answered, as JSON or as an event stream.
+fn read(name: &str, answer: &[u8]) -> Result<Value> {
+    let text = std::str::from_utf8(answer)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or(text);
+    let mut answer: Value = serde_json::from_str(line).with_context(|| text.to_owned())?;
+    if answer["result"]["isError"] == true || answer["error"].is_object() {
+        bail!("{name} failed: {answer}");
+    }
+    Ok(answer["result"]["structuredContent"].take())
 }
 
 /// A model that keeps every run busy without end, a second a turn.
@@ -112,26 +190,34 @@ async fn second_model() -> ScriptedModel {
 }
 
 /// Latencies while a thousand runs are at work.
-async fn busy(release: &Path, table: &mut Table) -> Result<()> {
+async fn busy(binary: &Path, table: &mut Table) -> Result<()> {
     let model = second_model().await;
-    let subject = Arc::new(Subject::start(release, &model)?);
+    let subject = Arc::new(Subject::start(binary, &model)?);
     subject.start_run().await?;
     let before = subject.memory()?;
     let ids = subject.start_runs(RUNS).await?;
     while model.in_flight() < RUNS * 9 / 10 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    table.bound("memory per run at work", (subject.memory()? - before) / 1e3 / 1000.0, 40.0, "KB");
+    table.note("memory per run at work", per_run(subject.memory()? - before), "KB");
     let mut looks = Times::default();
     for n in 0..LOOKS {
         let id = &ids[n * 3 % ids.len()];
         looks.measure(subject.call("agent_status", json!({"agent_ids": [id]}))).await?;
     }
     table.bound("agent_status p99, 1000 at work", looks.percentile(99), 50.0, "ms");
+    // Until the last byte is there; what a client then makes of it is its own affair.
     let mut wide = Times::default();
-    for _ in 0..50 {
-        wide.measure(subject.call("agent_status", json!({"agent_ids": ids}))).await?;
+    let question = tool_call("agent_status", &json!({"agent_ids": ids}));
+    for _ in 0..100 {
+        let answer = wide.measure(subject.send(&question)).await?;
+        let told = read("agent_status", &answer)?;
+        anyhow::ensure!(
+            told["result"].as_array().is_some_and(|all| all.len() == ids.len()),
+            "some are missing"
+        );
     }
+    table.note("agent_status of 1000 ids p50", wide.percentile(50), "ms");
     table.bound("agent_status of 1000 ids p99", wide.percentile(99), 50.0, "ms");
     let mut starts = Times::default();
     for _ in 0..STARTS {
@@ -143,22 +229,17 @@ async fn busy(release: &Path, table: &mut Table) -> Result<()> {
 }
 
 /// Status calls a second with eight connections, beside a bare server that gives the same answer.
-async fn throughput(release: &Path, table: &mut Table) -> Result<()> {
+async fn throughput(binary: &Path, release: &Path, table: &mut Table) -> Result<()> {
     let model = ScriptedModel::start_forgetful(|_| Turn::complete("scripted end")).await;
-    let subject = Arc::new(Subject::start(release, &model)?);
+    let subject = Arc::new(Subject::start(binary, &model)?);
     let id = subject.start_run().await?;
     subject.call("agent_wait", json!({"agent_ids": [id]})).await?;
-    let params = json!({"name": "agent_status", "arguments": {"agent_ids": [id]}});
-    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-    let request =
-        subject.client.post(&subject.server.url).header("Accept", "application/json, text/event-stream");
-    let text = request.json(&message).send().await?.text().await?;
-    let line = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or(&text);
-    let answer: Value = serde_json::from_str(line)?;
+    let message = tool_call("agent_status", &json!({"agent_ids": [id]}));
+    let answer: Value = serde_json::from_slice(&subject.send(&message).await?)?;
     let bare = super::mcp::BareServer::start(release, &answer["result"].to_string())?;
     let (mut best, mut best_bare) = (0.0_f64, 0.0_f64);
     for _ in 0..5 {
-        best = best.max(rate(&subject.client, &subject.server.url, &message).await?);
+        best = best.max(rate(&subject.client, &subject.url, &message).await?);
         best_bare = best_bare.max(rate(&subject.client, &bare.url, &message).await?);
     }
     table.note("agent_status, 8 connections", best, "/s");
@@ -188,30 +269,34 @@ async fn rate(client: &reqwest::Client, url: &str, message: &Value) -> Result<f6
     Ok((8 * CALLS) as f64 / began.elapsed().as_secs_f64())
 }
 
-async fn quick_model() -> ScriptedModel {
-    ScriptedModel::start_forgetful(|request| {
-        let turn = match request.turn {
-            0..2 => Turn::call("no_such_tool", &json!({"turn": request.turn})),
-            _ => Turn::complete("scripted end"),
-        };
-        turn.after(Duration::from_millis(200))
-    })
-    .await
+fn three_turns(request: &Request) -> Turn {
+    let turn = match request.turn {
+        0..2 => Turn::call("no_such_tool", &json!({"turn": request.turn})),
+        _ => Turn::complete("scripted end"),
+    };
+    turn.after(Duration::from_millis(200))
 }
 
-/// A thousand runs of three turns, beside the same three thousand requests sent straight to the model.
-async fn turns(release: &Path, table: &mut Table) -> Result<()> {
-    let model = quick_model().await;
+/// What one run asks the model, turn by turn.
+async fn requests_of_a_run(binary: &Path) -> Result<Vec<Value>> {
+    let model = ScriptedModel::start(three_turns).await;
+    let subject = Subject::start(binary, &model)?;
+    let id = subject.start_run().await?;
+    subject.call("agent_wait", json!({"agent_ids": [id]})).await?;
+    Ok(model.bodies())
+}
+
+/// Sends what a thousand runs ask straight to the model; the time it takes.
+async fn straight(model: &ScriptedModel, requests: &Arc<Vec<Vec<u8>>>) -> Result<f64> {
     let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
-    let body = json!({"model": "m", "stream": true, "messages": [
-        {"role": "system", "content": "You are agent-1. ".repeat(80)}, {"role": "user", "content": "work"}]});
     let began = Instant::now();
     let mut direct = tokio::task::JoinSet::new();
     for _ in 0..RUNS {
-        let (client, url, body) = (client.clone(), model.url(), body.clone());
+        let (client, url, requests) = (client.clone(), model.url(), Arc::clone(requests));
         direct.spawn(async move {
-            for _ in 0..3 {
-                client.post(&url).json(&body).send().await?.bytes().await?;
+            for body in requests.iter() {
+                let request = client.post(&url).header("Content-Type", "application/json");
+                request.body(body.clone()).send().await?.bytes().await?;
             }
             Ok::<_, anyhow::Error>(())
         });
@@ -219,38 +304,92 @@ async fn turns(release: &Path, table: &mut Table) -> Result<()> {
     while let Some(done) = direct.join_next().await {
         done??;
     }
-    let floor = began.elapsed().as_secs_f64();
-    drop(model);
-    let model = quick_model().await;
-    let subject = Arc::new(Subject::start(release, &model)?);
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// A thousand runs of three turns: the time to start them, and to their end.
+async fn all_runs(subject: &Arc<Subject>) -> Result<(f64, f64)> {
     let began = Instant::now();
     let ids = subject.start_runs(RUNS).await?;
     let started = began.elapsed().as_secs_f64();
-    let waited = subject.call("agent_wait", json!({"agent_ids": ids})).await?;
-    let took = began.elapsed().as_secs_f64();
-    let ended =
-        waited["result"].as_array().into_iter().flatten().filter(|run| run["status"] == "completed").count();
-    if ended != RUNS {
-        bail!("{ended} of {RUNS} runs completed");
+    let mut open = ids;
+    while !open.is_empty() {
+        let told = subject.call("agent_wait", json!({"agent_ids": open})).await?;
+        let all = told["result"].as_array().context("no list of agents")?;
+        if let Some(failed) = all.iter().find(|run| run["status"] == "stopped") {
+            bail!("a run did not complete: {failed}");
+        }
+        let running = all.iter().filter(|run| run["status"] == "running");
+        open = running.filter_map(|run| run["agent_id"].as_str().map(str::to_owned)).collect();
+    }
+    Ok((started, began.elapsed().as_secs_f64()))
+}
+
+/// A thousand runs of three turns, beside the same three thousand requests sent straight to the model.
+async fn turns(binary: &Path, table: &mut Table) -> Result<()> {
+    let requests = requests_of_a_run(binary).await?;
+    let requests = Arc::new(requests.iter().map(|body| body.to_string().into_bytes()).collect::<Vec<_>>());
+    let (mut floor, mut started, mut took, mut peak) = (f64::MAX, f64::MAX, f64::MAX, 0);
+    for round in 0..ROUNDS {
+        let model = ScriptedModel::start_forgetful(three_turns).await;
+        floor = floor.min(straight(&model, &requests).await?);
+        let model = ScriptedModel::start_forgetful(three_turns).await;
+        let subject = Arc::new(Subject::start(binary, &model)?);
+        let before = subject.memory()?;
+        let (start, end) = all_runs(&subject).await?;
+        (started, took, peak) = (started.min(start), took.min(end), peak.max(model.peak_in_flight()));
+        if round == 0 {
+            table.note("memory per ended run, right after", per_run(subject.memory()? - before), "KB");
+            let subject = Arc::into_inner(subject).context("a start is still under way")?.restart(binary)?;
+            table.bound("memory per ended run, server anew", per_run(subject.memory()? - before), 40.0, "KB");
+        }
     }
     table.note("3000 requests straight to the model", floor, "s");
     table.note("1000 starts", started, "s");
     table.note("1000 runs of 3 turns", took, "s");
     table.bound("runs over straight requests", took / floor, 1.5, "x");
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
-    table.note("most requests in flight", model.peak_in_flight() as f64, "");
+    table.note("most requests in flight", peak as f64, "");
+    Ok(())
+}
+
+fn per_run(bytes: f64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let runs = RUNS as f64;
+    bytes / 1e3 / runs
+}
+
+/// Agents that were made and not started.
+async fn waiting(binary: &Path, table: &mut Table) -> Result<()> {
+    let model = second_model().await;
+    let subject = Subject::start(binary, &model)?;
+    let url = format!("{}/api/agents", subject.base());
+    let create = async || {
+        let request = subject.client.post(&url).json(&json!({"contract": "wait"}));
+        Ok::<_, anyhow::Error>(request.send().await?.error_for_status()?.bytes().await?)
+    };
+    create().await?;
+    let before = subject.memory()?;
+    for _ in 0..RUNS {
+        create().await?;
+    }
+    table.bound("memory per waiting run", per_run(subject.memory()? - before), 40.0, "KB");
     Ok(())
 }
 
 /// What others feel while a large payload is stored, and how fast it is served.
-async fn payload(release: &Path, table: &mut Table) -> Result<()> {
+async fn payload(binary: &Path, table: &mut Table) -> Result<()> {
     let model = second_model().await;
-    let subject = Arc::new(Subject::start(release, &model)?);
+    let subject = Arc::new(Subject::start(binary, &model)?);
     let (id, other) = (subject.start_run().await?, subject.start_run().await?);
     let text = text_like(PAYLOAD);
     let body = json!({"agent_id": id, "summary": "big", "payload": text}).to_string();
+    let mut calm = Times::default();
+    for _ in 0..LOOKS {
+        calm.measure(subject.call("agent_status", json!({"agent_ids": [other]}))).await?;
+    }
     let storing = {
-        let (client, url) = (subject.client.clone(), format!("{}/api/ops/agent_complete", subject.base));
+        let (client, url) = (subject.client.clone(), format!("{}/api/ops/agent_complete", subject.base()));
         tokio::spawn(async move {
             let began = Instant::now();
             let request = client.post(url).header("Content-Type", "application/json").body(body);
@@ -268,19 +407,45 @@ async fn payload(release: &Path, table: &mut Table) -> Result<()> {
     }
     table.note("storing 50 MB", took.as_secs_f64(), "s");
     table.note("agent_status p50 meanwhile", looks.percentile(50), "ms");
+    table.note("agent_status max before", calm.percentile(100), "ms");
     table.note("agent_status p99 meanwhile", looks.percentile(99), "ms");
-    table.note("agent_status max meanwhile", looks.percentile(100), "ms");
-    let url = format!("{}/api/agents/{id}/payload", subject.base);
-    let mut best = 0.0_f64;
+    table.bound("agent_status max meanwhile", looks.percentile(100), STALL_MS, "ms");
+    let url = format!("{}/api/agents/{id}/payload", subject.base());
+    let served = subject.client.get(&url).header("Accept-Encoding", "gzip").send().await?.bytes().await?;
+    let bare = bare_bytes(served)?;
+    let (mut best, mut best_bare) = (0.0_f64, 0.0_f64);
     for _ in 0..10 {
-        let began = Instant::now();
-        let bytes = subject.client.get(&url).header("Accept-Encoding", "gzip").send().await?.bytes().await?;
-        #[expect(clippy::cast_precision_loss, reason = "far below the limit of a float")]
-        let rate = bytes.len() as f64 / 1e6 / began.elapsed().as_secs_f64();
-        best = best.max(rate);
+        best = best.max(fetch_rate(&subject.client, &url).await?);
+        best_bare = best_bare.max(fetch_rate(&subject.client, &bare).await?);
     }
     table.note("serving it, gzip bytes", best, "MB/s");
+    table.bound("bare socket over serving it", best_bare / best, 1.5, "x");
     Ok(())
+}
+
+async fn fetch_rate(client: &reqwest::Client, url: &str) -> Result<f64> {
+    let began = Instant::now();
+    let bytes = client.get(url).header("Accept-Encoding", "gzip").send().await?.bytes().await?;
+    #[expect(clippy::cast_precision_loss, reason = "far below the limit of a float")]
+    Ok(bytes.len() as f64 / 1e6 / began.elapsed().as_secs_f64())
+}
+
+/// The least that can send these bytes over HTTP: a thread that writes them to every connection.
+fn bare_bytes(bytes: Bytes) -> Result<String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream?;
+            let mut request = [0; 4096];
+            while stream.read(&mut request)? > 0 {
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", bytes.len())?;
+                stream.write_all(&bytes)?;
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    Ok(url)
 }
 
 /// Text that compresses about as well as text does.
@@ -319,6 +484,8 @@ impl Times {
 #[derive(Default)]
 struct Table {
     rows: Vec<(String, f64, &'static str, Option<f64>)>,
+    /// What the Python program took, by the row it belongs to.
+    peer: Vec<(&'static str, f64)>,
     missed: bool,
 }
 
@@ -332,12 +499,19 @@ impl Table {
         self.rows.push((what.to_owned(), value, unit, Some(most)));
     }
 
+    fn beside(&mut self, what: &'static str, value: f64) {
+        self.peer.push((what, value));
+    }
+
     fn print(&self) {
         for (what, value, unit, most) in &self.rows {
             let bound = most.map_or_else(String::new, |most| {
                 format!("  at most {most} {unit}{}", if *value > most { "  MISSED" } else { "" })
             });
-            println!("{what:<40} {value:>10.2} {unit:<5}{bound}");
+            let peer = self.peer.iter().find(|(row, _)| row == what).map_or_else(String::new, |(_, peer)| {
+                format!("  Python {peer:.2} {unit}, {:.1}x", peer / value)
+            });
+            println!("{what:<40} {value:>10.2} {unit:<5}{bound}{peer}");
         }
     }
 }

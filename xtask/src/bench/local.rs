@@ -16,6 +16,8 @@ use crate::process::{self, Running};
 const AGENTS: usize = 200;
 const KIT_FILES: usize = 50;
 const KILLS: usize = 10;
+/// Agents deleted at a time.
+const DELETES: usize = 32;
 
 /// Double-forks, ignores the polite signal and holds its pipes.
 const STUBBORN: &str = r#"trap "" TERM; (setsid sh -c "trap \"\" TERM; while :; do sleep 5; done" &); echo up; while :; do sleep 5; done"#;
@@ -128,13 +130,7 @@ impl World {
 
     /// Runs an operation; its answer, and how long it took.
     async fn call(&self, server: &Server, operation: &str, arguments: Value) -> Result<(Value, Duration)> {
-        let began = Instant::now();
-        let url = format!("{}/api/ops/{operation}", server.base);
-        let body: Value = self.client.post(url).json(&arguments).send().await?.json().await?;
-        if body.get("error").is_some() {
-            bail!("{operation}: {body}");
-        }
-        Ok((body, began.elapsed()))
+        call(&self.client, &server.base, operation, arguments).await
     }
 
     async fn statuses(&self, server: &Server) -> Result<BTreeMap<String, String>> {
@@ -199,13 +195,44 @@ async fn measure(agents: usize, kills: usize) -> Result<()> {
     let server = kill_rounds(&world, server, agents, kills).await?;
 
     let began = Instant::now();
-    for name in world.statuses(&server).await?.into_keys() {
-        world.call(&server, "delete_agent", json!({"agent_name": name})).await?;
-    }
+    delete_all(&world, &server).await?;
     let left = processes_below(&world.home());
     println!("delete all         {}   processes left {left}", ms(began.elapsed()));
     ensure!(left == 0, "{left} processes outlived their agents");
     Ok(())
+}
+
+/// Each of them has to be waited for until it is dead; many at a time, as a person with a script would.
+async fn delete_all(world: &World, server: &Server) -> Result<()> {
+    let mut deleting = tokio::task::JoinSet::new();
+    for name in world.statuses(server).await?.into_keys() {
+        if deleting.len() >= DELETES {
+            deleting.join_next().await.context("nothing is being deleted")???;
+        }
+        let (client, base) = (world.client.clone(), server.base.clone());
+        deleting
+            .spawn(async move { call(&client, &base, "delete_agent", json!({"agent_name": name})).await });
+    }
+    while let Some(done) = deleting.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// Runs an operation; its answer, and how long it took.
+async fn call(
+    client: &reqwest::Client,
+    base: &str,
+    operation: &str,
+    arguments: Value,
+) -> Result<(Value, Duration)> {
+    let began = Instant::now();
+    let body: Value =
+        client.post(format!("{base}/api/ops/{operation}")).json(&arguments).send().await?.json().await?;
+    if body.get("error").is_some() {
+        bail!("{operation}: {body}");
+    }
+    Ok((body, began.elapsed()))
 }
 
 /// Kills the server at random moments while agents are made; what was acknowledged must be there once, and alive.
