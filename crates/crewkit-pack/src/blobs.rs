@@ -22,7 +22,7 @@ const INDEX_ENTRY_BYTES: usize = 48;
 const FOOTER_BYTES: usize = 8 + 8 + 32 + 8;
 /// A pack's index larger than this is not one of ours.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
-const BUFFER_BYTES: usize = 1 << 20;
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// The ending of a pack's name.
 pub const PACK_ENDING: &str = ".pack";

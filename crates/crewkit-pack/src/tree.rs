@@ -226,7 +226,7 @@ impl Lister<'_> {
 
     fn directory(&mut self, fd: Opened, stat: &Stat, dir: &Path, prefix: &str) -> Result<()> {
         let (limits, cache) = (self.limits, self.cache);
-        scan::walk_open(fd, stat, dir, limits, Some(cache), |item| self.visit(item, dir, prefix))
+        scan::walk_open(fd, stat, dir, limits, cache, |item| self.visit(item, dir, prefix))
     }
 
     fn visit(&mut self, item: &Item<'_>, dir: &Path, prefix: &str) -> Result<Next> {

@@ -70,7 +70,7 @@ pub(crate) fn walk_open(
     _found: &Stat,
     start: &Path,
     limits: &Limits,
-    _cache: Option<&HashCache>,
+    _cache: &HashCache,
     mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
 ) -> Result<()> {
     let Opened(dir) = dir;

@@ -82,9 +82,8 @@ pub(crate) fn walk(
     limits: &Limits,
     visit: impl FnMut(&Item<'_>) -> Result<Next>,
 ) -> Result<bool> {
-    let opened = open_dir(start).and_then(|dir| Ok((stat_of(&dir)?, dir)));
-    match opened {
-        Ok((found, dir)) => walk_open(dir, &found, start, limits, None, visit).map(|()| true),
+    match open_dir(start) {
+        Ok(dir) => Walk::new(start, limits, None, &mut { visit }).unknown(dir, None, 0).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(PackError::io("open directory", start, error)),
     }
@@ -96,14 +95,13 @@ pub(crate) fn walk_open(
     found: &Stat,
     start: &Path,
     limits: &Limits,
-    cache: Option<&HashCache>,
+    cache: &HashCache,
     mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
 ) -> Result<()> {
-    let mut walk =
-        Walk { start, depth: limits.pack_tree_depth, cache, visit: &mut visit, path: String::new() };
-    match cache.and_then(|cache| cache.names(found)) {
+    let mut walk = Walk::new(start, limits, Some(cache), &mut visit);
+    match cache.names(found) {
         Some(names) => walk.known(Handle { dir: dir.as_fd(), length: 0 }, &names, 0),
-        None => walk.unknown(dir, found, 0),
+        None => walk.unknown(dir, Some(found), 0),
     }
 }
 
@@ -199,6 +197,9 @@ fn open_by_kernel(_: BorrowedFd<'_>, _: &str, _: OFlags, _: Links) -> rustix::io
 
 /// Opens what is at `path` below `dir`, following no link on the way.
 fn open_without_links(dir: BorrowedFd<'_>, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    if !path.contains('/') {
+        return retry_on_intr(|| sys::openat(dir, path, flags | OFlags::NOFOLLOW, Mode::empty()));
+    }
     if let Some(fd) = open_by_kernel(dir, path, flags, Links::Never)? {
         return Ok(fd);
     }
@@ -242,7 +243,11 @@ impl Handle<'_> {
     }
 }
 
-impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
+impl<'a, V: FnMut(&Item<'_>) -> Result<Next>> Walk<'a, V> {
+    fn new(start: &'a Path, limits: &Limits, cache: Option<&'a HashCache>, visit: &'a mut V) -> Self {
+        Self { start, depth: limits.pack_tree_depth, cache, visit, path: String::new() }
+    }
+
     fn fail(&self, error: impl Into<io::Error>) -> PackError {
         PackError::io("read directory", &self.start.join(&self.path), error.into())
     }
@@ -276,9 +281,10 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
         Ok(())
     }
 
-    /// A directory whose names have to be read.
-    fn unknown(&mut self, fd: OwnedFd, stat: &Stat, level: u64) -> Result<()> {
-        let cache = self.cache.filter(|cache| cache.may_keep_names(stat, || has_local_clock(&fd)));
+    /// A directory whose names have to be read; with its stat data, if they may be remembered.
+    fn unknown(&mut self, fd: OwnedFd, stat: Option<&Stat>, level: u64) -> Result<()> {
+        let has_local_clock = || has_local_clock(&fd);
+        let keep = self.cache.zip(stat).filter(|(cache, stat)| cache.may_keep_names(stat, has_local_clock));
         let mut dir = Dir::new(fd).map_err(|error| self.fail(error))?;
         let base = self.path.len();
         let mut below = Vec::new();
@@ -309,12 +315,12 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
                 below.push((name.to_owned(), shown.clone().into_owned()));
             }
             all_utf8 &= utf8;
-            if cache.is_some() {
+            if keep.is_some() {
                 names.push((kind, shown.into_owned()));
             }
         }
         let handle = dir.fd().map_err(|error| self.fail(error))?;
-        if let Some(cache) = cache
+        if let Some((cache, stat)) = keep
             && all_utf8
             && stat_of(handle).is_ok_and(|after| after == *stat)
         {
@@ -329,9 +335,9 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
             self.check_depth(level)?;
             let flags = DIRECTORY | OFlags::NOFOLLOW;
             let opened = retry_on_intr(|| sys::openat(handle, name.as_c_str(), flags, Mode::empty()));
-            match opened.map_err(io::Error::from).and_then(|fd| Ok((stat_of(&fd)?, fd))) {
-                Ok((stat, fd)) => self.unknown(fd, &stat, level + 1)?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            match opened {
+                Ok(fd) => self.unknown(fd, None, level + 1)?,
+                Err(Errno::NOENT) => {}
                 Err(error) => return Err(self.fail(error)),
             }
         }
@@ -355,12 +361,14 @@ impl<V: FnMut(&Item<'_>) -> Result<Next>> Walk<'_, V> {
                 return self.known(handle, &names, level + 1);
             }
         }
-        let opened = open_without_links(handle.dir, below, DIRECTORY).map_err(io::Error::from);
-        match opened.and_then(|fd| Ok((stat_of(&fd)?, fd))) {
-            Ok((stat, fd)) => self.unknown(fd, &stat, level + 1),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(self.fail(error)),
-        }
+        let fd = match open_without_links(handle.dir, below, DIRECTORY) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(self.fail(error)),
+        };
+        // Only what may be remembered needs its stat data, and those of the very directory that is read.
+        let stat = self.cache.map(|_| stat_of(&fd)).transpose().map_err(|error| self.fail(error))?;
+        self.unknown(fd, stat.as_ref(), level + 1)
     }
 
     fn check_depth(&self, level: u64) -> Result<()> {
@@ -560,7 +568,7 @@ mod tests {
     fn walked(root: &Path, cache: &HashCache) -> Vec<String> {
         let (fd, stat) = open_any(root).unwrap();
         let mut seen = Vec::new();
-        walk_open(fd, &stat, root, &Limits::default(), Some(cache), |item| {
+        walk_open(fd, &stat, root, &Limits::default(), cache, |item| {
             if item.kind == FileKind::Directory {
                 return Ok(Next::Descend);
             }
