@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use crewkit_core::Code;
-use crewkit_pack::commands::{Add, Consent, Init, OverlayEdit, OverlayRef, OverlayScope, Prune, Update};
+use crewkit_pack::commands::{
+    Add, Consent, Deploy, Init, OverlayEdit, OverlayRef, OverlayScope, Prune, Update,
+};
 use crewkit_pack::session::Select;
 use serde_json::json;
 
@@ -238,4 +240,56 @@ fn an_unreadable_snapshot_blocks_nothing() {
     let list = place.pack().snapshots_list().unwrap();
     assert_eq!(list.data["snapshots"].as_array().unwrap().len(), 1);
     assert!(list.warnings[0].contains("1700000000000000000"), "{:?}", list.warnings);
+}
+
+/// Inode, change time and modification time of everything below a directory.
+fn traces(
+    dir: &std::path::Path,
+) -> std::collections::BTreeMap<std::path::PathBuf, (u64, i64, i64, i64, i64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut found = std::collections::BTreeMap::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(path) = open.pop() {
+        let data = fs::symlink_metadata(&path).unwrap();
+        if data.is_dir() {
+            open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let trace = (data.ino(), data.ctime(), data.ctime_nsec(), data.mtime(), data.mtime_nsec());
+        found.insert(path, trace);
+    }
+    found
+}
+
+#[test]
+fn a_second_deploy_writes_nothing_at_all() {
+    let place = project_place();
+    // More files than are worth saving hashes for.
+    for number in 0..50 {
+        place.source(&format!("s/{number}.md"), "text");
+    }
+    apply(&place.pack()).unwrap();
+    let before = traces(&place.base());
+    let answer = apply(&place.pack()).unwrap();
+    assert_eq!(answer.data["reason"], "no_changes");
+    assert_eq!(traces(&place.base()), before);
+}
+
+#[test]
+fn rollback_to_a_snapshot_of_one_target_leaves_the_others_alone() {
+    let both = "{codex: {mode: files, scope: project}, vscode: {mode: files, scope: project}}";
+    let place = Place::with(both, &[INSTRUCTIONS, SKILL_MODULE]);
+    place.source("i/AGENTS.md", "# one\n");
+    place.source("s/SKILL.md", SKILL);
+    let codex = Select { target: "codex".to_owned(), ..all() };
+    let deploy = Deploy { apply: Some(Consent::Given), adopt: false, confirm_token: None };
+    let first = snapshot_id(&place.pack().deploy(&codex, &deploy).unwrap());
+    assert!(!place.path("proj/.github").exists());
+    place.source("i/AGENTS.md", "# two\n");
+    apply(&place.pack()).unwrap();
+    let vscode = place.read("proj/.github/copilot-instructions.md");
+    assert!(vscode.contains("# two"));
+
+    place.pack().rollback(&all(), &first, Consent::Given).unwrap();
+    assert_eq!(place.read("proj/AGENTS.md"), "# one\n");
+    assert_eq!(place.read("proj/.github/copilot-instructions.md"), vscode);
 }
