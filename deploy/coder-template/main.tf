@@ -131,14 +131,20 @@ resource "coder_agent" "main" {
 
 # The agent: Claude Code behind AgentAPI, reporting to Coder.
 module "claude_code" {
-  count               = data.coder_workspace.me.start_count
-  source              = "registry.coder.com/coder/claude-code/coder"
-  version             = "~> 3.0"
-  agent_id            = coder_agent.main.id
-  workdir             = local.workspace
-  ai_prompt           = data.coder_parameter.ai_prompt.value
-  system_prompt       = data.coder_parameter.system_prompt.value
-  report_tasks        = true
+  count         = data.coder_workspace.me.start_count
+  source        = "registry.coder.com/coder/claude-code/coder"
+  version       = "~> 4.0"
+  agent_id      = coder_agent.main.id
+  workdir       = local.workspace
+  ai_prompt     = data.coder_parameter.ai_prompt.value
+  system_prompt = data.coder_parameter.system_prompt.value
+  report_tasks  = true
+}
+
+# What makes a workspace an agent to Coder itself. Since version 4 the module leaves this to the template.
+resource "coder_ai_task" "main" {
+  count  = data.coder_workspace.me.start_count
+  app_id = module.claude_code[count.index].task_app_id
 }
 
 # Metadata: one request of the fleet per workspace.
