@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -11,6 +12,10 @@ use super::held::Adoption;
 use super::options::{LOOP, REHEARSAL};
 use super::record::{AgentRow, Phase, TaskRow, TaskState};
 use super::work::Begin;
+
+/// How often a workspace that was half made is tried again.
+const PREPARE_TRIES: u32 = 10;
+const PREPARE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Local {
     /// Goes through everything that was not over. Returns when the state of every process is known.
@@ -49,6 +54,13 @@ impl Local {
             Phase::Preparing => {
                 let (local, id) = (self.clone(), agent.id.clone());
                 self.shared.tracker.spawn(async move {
+                    // The git of the server that died may still be writing there; it ends soon by itself.
+                    for _ in 1..PREPARE_TRIES {
+                        if local.prepare(&id).await.is_ok() {
+                            return;
+                        }
+                        tokio::time::sleep(PREPARE_PAUSE).await;
+                    }
                     if let Err(error) = local.prepare(&id).await {
                         local.note_failure(&id, &error).await;
                     }
