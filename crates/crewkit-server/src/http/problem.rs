@@ -42,6 +42,9 @@ impl IntoResponse for HttpProblem {
     }
 }
 
+/// Bytes taken in before the others have their turn: a body that arrives as fast as it is read is always ready.
+const TURN_BYTES: usize = 256 * 1024;
+
 /// Reads a whole body of at most `most` bytes.
 pub async fn read_body(body: Body, most: u64) -> Result<Bytes, HttpProblem> {
     let too_large = || {
@@ -56,9 +59,17 @@ pub async fn read_body(body: Body, most: u64) -> Result<Bytes, HttpProblem> {
     // others should wait at most.
     let mut whole = Vec::with_capacity(usize::try_from(body.size_hint().lower()).unwrap_or(0));
     let mut pieces = Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX)).into_data_stream();
+    let mut taken = 0;
     while let Some(piece) = pieces.next().await {
         match piece {
-            Ok(piece) => whole.extend_from_slice(&piece),
+            Ok(piece) => {
+                whole.extend_from_slice(&piece);
+                taken += piece.len();
+                if taken > TURN_BYTES {
+                    taken = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
             Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
             Err(error) => {
                 return Err(HttpProblem::new(
