@@ -13,6 +13,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -167,13 +168,18 @@ impl Subject {
 }
 
 fn tool_call(name: &str, arguments: &Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}})
+    // Within a session every request in flight has its own.
+    static NEXT_ID: AtomicU64 = AtomicU64::new(2);
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": arguments}})
 }
 
 /// What a tool answered, as JSON or as an event stream.
 fn read(name: &str, answer: &[u8]) -> Result<Value> {
     let text = std::str::from_utf8(answer)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or(text);
+    // A stream may begin with an event that says nothing.
+    let mut events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let line = events.find(|data| data.starts_with('{')).unwrap_or(text);
     let mut answer: Value = serde_json::from_str(line).with_context(|| text.to_owned())?;
     if answer["result"]["isError"] == true || answer["error"].is_object() {
         bail!("{name} failed: {answer}");

@@ -288,7 +288,13 @@ async fn until_all(world: &World, server: &Server, status: &str, patience: Durat
         if other.is_empty() {
             return Ok(());
         }
-        ensure!(Instant::now() < until, "not {status}: {other:?}");
+        if Instant::now() > until {
+            let mut told = Vec::new();
+            for (name, _) in other {
+                told.push(world.call(server, "show_agent", json!({"agent_name": name})).await?.0);
+            }
+            bail!("not {status}: {}", Value::from(told));
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::{LOOKS, RUNS, STARTS, Subject, Table, Times, all_runs, second_model, three_turns};
 use crate::process::Running;
 
-/// It listens there and nowhere else.
-const URL: &str = "http://127.0.0.1:8101/mcp/";
+/// It listens there and nowhere else, and sends those who come on to the same address with a slash.
+const URL: &str = "http://127.0.0.1:8101/mcp";
 
 /// Measures it when it is there, and says so when it is not.
 pub(super) async fn compare(table: &mut Table) -> Result<()> {
@@ -64,21 +64,23 @@ async fn start(line: &str, model: &ScriptedModel) -> Result<Subject> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let process = Running(command.spawn().with_context(|| format!("MINIFRAM_BASELINE: {line}"))?);
     let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
-    let session = open_session(&client).await?;
-    Ok(Subject { process, url: URL.to_owned(), client, session, home: tempfile::tempdir()? })
+    let (url, session) = open_session(&client).await?;
+    Ok(Subject { process, url, client, session, home: tempfile::tempdir()? })
 }
 
-/// Introduces us as soon as it listens.
-async fn open_session(client: &reqwest::Client) -> Result<Option<String>> {
+/// Introduces us as soon as it listens; where it is to be asked, and in which session.
+async fn open_session(client: &reqwest::Client) -> Result<(String, Option<String>)> {
     let introduction = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}});
-    let post = |session: Option<&str>| {
-        let request = client.post(URL).header("Accept", "application/json, text/event-stream");
+    let post = |url: &str, session: Option<&str>| {
+        let request = client.post(url).header("Accept", "application/json, text/event-stream");
         session.into_iter().fold(request, |request, session| request.header("Mcp-Session-Id", session))
     };
     let until = Instant::now() + Duration::from_mins(1);
+    let mut url = URL.to_owned();
     let answer = loop {
-        match post(None).json(&introduction).send().await {
+        match post(&url, None).json(&introduction).send().await {
+            Ok(answer) if answer.status().is_redirection() && url == URL => url.push('/'),
             Ok(answer) => break answer.error_for_status()?,
             Err(error) if Instant::now() > until => {
                 return Err(error).context("it never listened on port 8101");
@@ -89,6 +91,6 @@ async fn open_session(client: &reqwest::Client) -> Result<Option<String>> {
     let session = answer.headers().get("Mcp-Session-Id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     answer.bytes().await?;
     let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    post(session.as_deref()).json(&ready).send().await?.error_for_status()?;
-    Ok(session)
+    post(&url, session.as_deref()).json(&ready).send().await?.error_for_status()?;
+    Ok((url, session))
 }
