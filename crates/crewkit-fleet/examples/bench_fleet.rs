@@ -59,6 +59,10 @@ async fn coder(agents: usize, kilobytes: usize, fault: &str) -> Outcome<()> {
             }
         }
     }
+    // Read once, so that no client waits until the simulated Coder has put its workspaces into words.
+    let settings = CoderSettings::new(sim.url(), Secret::new(TOKEN));
+    let reader = Fleet::new(CoderBackend::new(settings, Clock::system())?, FleetOptions::default());
+    reader.list_agents(ListAgents { include_metadata: Some(false), ..ListAgents::default() }).await?;
     sim.delay(Delays { request: REQUEST, metadata: METADATA });
     match fault {
         "hang-all" => sim.fault(Fault::on("/", Kind::Hang)),
