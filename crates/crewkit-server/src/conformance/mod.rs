@@ -29,6 +29,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
+use crate::mcp::Handler;
 use crate::mcp::message::SUPPORTED_VERSIONS;
 
 /// The name `--toolsets` knows the fixture by.
