@@ -49,7 +49,7 @@ struct Server {
 }
 
 impl World {
-    fn new(agents: usize) -> Result<Self> {
+    fn new(agents: usize, kills: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let world = Self {
             dir,
@@ -61,7 +61,8 @@ impl World {
         let settings = format!(
             "[fleet]\ndriver = \"stubborn\"\n[agents.drivers.stubborn]\ncommand = {command}\n\
              [limits]\nfleet_tasks_active = {}\nfleet_stop_confirm_ms = 1500\n",
-            agents + 100
+            // Each round adds a few more.
+            agents + 8 * kills
         );
         std::fs::write(world.home().join("crewkit.toml"), settings)?;
         let repository = world.repository();
@@ -142,7 +143,7 @@ impl World {
 }
 
 async fn measure(agents: usize, kills: usize) -> Result<()> {
-    let world = World::new(agents)?;
+    let world = World::new(agents, kills)?;
     let server = world.serve()?;
     let mut creates = Vec::new();
     let mut bare = Vec::new();
