@@ -81,6 +81,13 @@ impl Sessions {
         self.heard().insert(Arc::clone(id), Instant::now());
     }
 
+    /// Notes a later message. One that was on its way when its session was closed must not bring it back.
+    fn note_heard_again(&self, id: &SessionId) {
+        if let Some(heard) = self.heard().get_mut(id) {
+            *heard = Instant::now();
+        }
+    }
+
     /// Whether no further session is taken.
     pub async fn full(&self) -> bool {
         self.living.sessions.read().await.len() >= self.most
@@ -133,7 +140,7 @@ impl SessionManager for Sessions {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
         let stream = self.living.create_stream(id, message).await?;
-        self.note_heard(id);
+        self.note_heard_again(id);
         Ok(stream)
     }
 
@@ -143,7 +150,7 @@ impl SessionManager for Sessions {
         message: ClientJsonRpcMessage,
     ) -> Result<(), SessionsError> {
         self.living.accept_message(id, message).await?;
-        self.note_heard(id);
+        self.note_heard_again(id);
         Ok(())
     }
 
@@ -292,6 +299,8 @@ mod tests {
         assert!(sessions.awake("a"));
         let _ = sessions.close_session(&id).await;
         assert!(!sessions.awake("a"));
+        sessions.note_heard_again(&id);
+        assert!(!sessions.awake("a"), "a late message does not open it again");
     }
 
     /// Otherwise a client that makes nothing but quick calls would lose its session while it works.
