@@ -43,6 +43,8 @@ enum Step {
     SwitchBack,
     ConflictingMerge(u16),
     ConflictingRebase(u16),
+    PausedRebase,
+    DamageIndex,
     InnerRepository { commits: bool },
     BreakLink,
     EmptyDirectory,
@@ -70,6 +72,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::SwitchBack),
         1 => any::<u16>().prop_map(Step::ConflictingMerge),
         1 => any::<u16>().prop_map(Step::ConflictingRebase),
+        1 => Just(Step::PausedRebase),
+        1 => Just(Step::DamageIndex),
         1 => any::<bool>().prop_map(|commits| Step::InnerRepository { commits }),
         1 => Just(Step::BreakLink),
         1 => Just(Step::EmptyDirectory),
@@ -204,7 +208,17 @@ impl World {
             }
             Step::ConflictingRebase(text) => {
                 self.diverge(dir, *text);
-                drop(self.user(dir, &["rebase", "-q", "theirs"]));
+                drop(self.user(dir, &["rebase", "-q", "--autostash", "theirs"]));
+            }
+            // Stops with HEAD at the commit before the last, which is then nowhere but in the notes of the rebase.
+            Step::PausedRebase => {
+                let pause = ["-c", "sequence.editor=sed -i 1ibreak", "rebase", "-q", "-i", "HEAD~1"];
+                drop(self.user(dir, &pause));
+            }
+            Step::DamageIndex => {
+                if let Some(git_dir) = self.user(dir, &["rev-parse", "--absolute-git-dir"]) {
+                    std::fs::write(Path::new(git_dir.trim()).join("index"), "no index").unwrap();
+                }
             }
             Step::InnerRepository { commits } => {
                 let inner = dir.join("inner");
@@ -271,6 +285,8 @@ struct Treasure {
     /// Files with their contents, links with their targets, relative to the worktree; `.git` left out.
     files: Vec<(PathBuf, Vec<u8>)>,
     head: Option<String>,
+    /// The commits a rebase, merge or the like that is half done will need.
+    half_done: BTreeSet<String>,
     staged: BTreeSet<String>,
     branches: BTreeSet<String>,
     stashes: Option<String>,
@@ -286,6 +302,9 @@ impl Treasure {
         let ask = |arguments: &[&str]| {
             world.user(&workspace.path, &[&[git_dir.as_str(), tree.as_str()], arguments].concat())
         };
+        let notes = ["MERGE_HEAD", "REBASE_HEAD", "rebase-merge/orig-head", "rebase-merge/autostash"];
+        let notes =
+            notes.iter().filter_map(|name| std::fs::read_to_string(checkout.admin_dir.join(name)).ok());
         let staged = ask(&["ls-files", "--stage"]).unwrap_or_default();
         let staged = staged.lines().filter(|line| !line.starts_with("160000"));
         // An announced file stands for an empty one, which no commit need hold.
@@ -293,6 +312,7 @@ impl Treasure {
         Self {
             files,
             head: ask(&["rev-parse", "--verify", "-q", "HEAD"]).map(|head| head.trim().to_owned()),
+            half_done: notes.map(|note| note.trim().to_owned()).collect(),
             staged: staged
                 .filter_map(|line| line.split(' ').nth(1).map(str::to_owned))
                 .filter(|blob| blob != empty)
@@ -308,6 +328,9 @@ impl Treasure {
         let reachable = world.reachable();
         if let Some(head) = &self.head {
             assert!(reachable.contains(head), "HEAD {head} is lost; {kept:?}");
+        }
+        for commit in &self.half_done {
+            assert!(reachable.contains(commit), "{commit}, needed by what is half done, is lost; {kept:?}");
         }
         let raw_index_is_kept =
             kept.trashed.as_ref().is_some_and(|t| t.path.with_extension("git").join("index").exists());

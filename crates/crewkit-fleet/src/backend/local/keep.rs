@@ -99,7 +99,19 @@ pub(crate) async fn take_away(git: &Git, trash: &Trash, leaving: Leaving<'_>) ->
         Ok(saved) => saved,
         Err(error) => {
             tracing::warn!(agent = leaving.agent, %error, "changes could not be committed and go to the trash");
-            (Kept { obstacle: Some(error.to_string()), ..Kept::default() }, false)
+            let mut kept = Kept { obstacle: Some(error.to_string()), ..Kept::default() };
+            // The files are safe in the trash; commits that no branch holds would vanish with the worktree.
+            match git.at(&place).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).lookup().await {
+                Ok(head) => {
+                    let commits = head.map(|head| one_line(&head)).into_iter();
+                    let commits = commits.chain(under_way(&checkout.admin_dir));
+                    if let Err(error) = keep_commits(git, &place, leaving.agent, commits, &mut kept).await {
+                        tracing::warn!(agent = leaving.agent, %error, "commits could not be looked up");
+                    }
+                }
+                Err(error) => tracing::warn!(agent = leaving.agent, %error, "HEAD could not be looked up"),
+            }
+            (kept, false)
         }
     };
     if everything_is_committed {
@@ -246,10 +258,13 @@ async fn save(
             let old = survey.head.as_deref().unwrap_or_default();
             git.at(place).args(["update-ref", "-m", "crewkit: saved", &reference, tip, old]).run().await?;
             kept.branches.push(checkout.branch.clone());
-        } else if kept.saved_changes || !is_reachable(git, place, tip, None).await? {
+        } else if kept.saved_changes {
             kept.branches.push(save_branch(git, place, leaving.agent, tip).await?);
+        } else {
+            keep_commits(git, place, leaving.agent, [tip.clone()], &mut kept).await?;
         }
     }
+    keep_commits(git, place, leaving.agent, under_way(&checkout.admin_dir), &mut kept).await?;
     let everything =
         kept.obstacle.is_none() && !survey.ignored && !survey.half_done && !has_inner_repositories;
     Ok((kept, everything))
@@ -364,6 +379,55 @@ async fn is_reachable(
         None => true,
     };
     Ok(text.lines().any(|name| counts(&name)))
+}
+
+/// Gives each of `commits` that no branch, tag or remote leads to a branch of its own.
+async fn keep_commits(
+    git: &Git,
+    place: &Place,
+    agent: &str,
+    commits: impl IntoIterator<Item = String>,
+    kept: &mut Kept,
+) -> Result<(), GitError> {
+    for commit in commits {
+        let name = format!("{commit}^{{commit}}");
+        let known = git.at(place).args(["rev-parse", "--verify", "--quiet", &name]).lookup().await?;
+        if known.is_some() && !is_reachable(git, place, &commit, None).await? {
+            kept.branches.push(save_branch(git, place, agent, &commit).await?);
+        }
+    }
+    Ok(())
+}
+
+/// Files in which git notes commits while a merge, rebase or the like is half done.
+const NOTES: [&str; 12] = [
+    "MERGE_HEAD",
+    "MERGE_AUTOSTASH",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+    "REBASE_HEAD",
+    "rebase-merge/orig-head",
+    "rebase-merge/autostash",
+    "rebase-merge/stopped-sha",
+    "rebase-apply/orig-head",
+    "rebase-apply/autostash",
+    "rebase-apply/original-commit",
+    "sequencer/head",
+];
+
+/// The commits of an operation that is half done. A rebase begun without a branch has its commits nowhere else, and what
+/// was stashed for it is in no list of stashes.
+fn under_way(admin_dir: &Path) -> Vec<String> {
+    let texts = NOTES.iter().filter_map(|name| std::fs::read_to_string(admin_dir.join(name)).ok());
+    let mut commits: Vec<String> = Vec::new();
+    for text in texts {
+        for id in text.split_whitespace().filter(|word| word.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            if !commits.iter().any(|known| known == id) {
+                commits.push(id.to_owned());
+            }
+        }
+    }
+    commits
 }
 
 /// A new branch at `commit`.
