@@ -19,7 +19,7 @@ use crate::materialize::Material;
 use crate::path::RelPath;
 use crate::target::{Places, PromptNaming, Put, RootSpec, TargetKind};
 use crate::tree::{Place, TreeFile};
-use crate::{module, transaction};
+use crate::{module, parallel, transaction};
 
 /// Everything that should exist.
 #[derive(Debug)]
@@ -41,6 +41,13 @@ pub struct DesiredRoot {
     pub scan_extras: bool,
     /// The files, sorted by path.
     pub files: Vec<DesiredFile>,
+}
+
+impl DesiredRoot {
+    /// Where its manifest is.
+    pub fn manifest_path(&self) -> PathBuf {
+        self.path.join(managed::file_name(self.target.name()))
+    }
 }
 
 /// A file that should exist.
@@ -157,8 +164,7 @@ impl Layout {
 
     /// Places the modules.
     pub fn place(&self, modules: Vec<Material>, text_limit: u64) -> Result<Desired> {
-        let mut roots = Vec::with_capacity(self.roots.len());
-        for (target, spec) in &self.roots {
+        let placed = parallel::map(&self.roots, |(target, spec)| {
             let mut root = DesiredRoot {
                 target: *target,
                 path: spec.path.clone(),
@@ -173,8 +179,9 @@ impl Layout {
                     .collect();
                 place(&mut root, put, &taken, text_limit)?;
             }
-            roots.push(root);
-        }
+            Ok(root)
+        });
+        let roots = placed.into_iter().collect::<Result<_>>()?;
         let mut desired = Desired { roots, modules };
         move_to_deepest_root(&mut desired.roots);
         for at in 0..desired.roots.len() {

@@ -188,8 +188,8 @@ impl HashCache {
         }
     }
 
-    /// Whether the names in a directory of these stat data may be remembered, if they are read from now on.
-    pub(crate) fn may_keep_names(&self, stat: &Stat, has_local_clock: impl FnOnce() -> bool) -> bool {
+    /// Whether the content of a file or directory of these stat data may be remembered, if it is read from now on.
+    pub(crate) fn may_keep(&self, stat: &Stat, has_local_clock: impl FnOnce() -> bool) -> bool {
         settled(stat, (self.clock)()) && self.reliable(stat.device, has_local_clock)
     }
 

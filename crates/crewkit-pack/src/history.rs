@@ -310,9 +310,8 @@ impl<F: Fs> Locked<'_, F> {
         for (target, path) in roots {
             let root = RootDir::open(fs, &path).map_err(TxnError::at("open", &path))?;
             let read = managed::read(fs, root.as_ref(), &target).map_err(TxnError::at("read", &path))?;
-            needed.extend(
-                read.manifest.into_iter().flat_map(|manifest| manifest.files).map(|file| file.sha256),
-            );
+            let files = read.manifest.iter().flat_map(|manifest| &manifest.files);
+            needed.extend(files.map(|file| file.sha256));
         }
         Ok(needed)
     }

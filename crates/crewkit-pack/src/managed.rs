@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
@@ -17,6 +18,9 @@ use crate::ids::ModuleIds;
 use crate::path::{RelPath, RootDir};
 
 mod decode;
+mod known;
+
+pub use known::{Known, KnownManifests};
 
 /// The only version there is.
 const SCHEMA_VERSION: u32 = 1;
@@ -71,7 +75,7 @@ pub struct TargetManifest {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ManifestRead {
     /// The manifest, unless it is missing or unusable.
-    pub manifest: Option<TargetManifest>,
+    pub manifest: Option<Arc<TargetManifest>>,
     /// The file it was found in.
     pub file_name: Option<String>,
     /// What was skipped or ignored, and why.
@@ -120,7 +124,7 @@ pub(crate) fn read_sharing<F: Fs>(
                     warnings.push(format!("using the legacy target manifest {}", shown.display()));
                 }
                 read.warnings.append(&mut warnings);
-                read.manifest = Some(manifest);
+                read.manifest = Some(Arc::new(manifest));
                 read.file_name = Some(name.to_owned());
             }
             Err(reason) => {

@@ -1,6 +1,7 @@
 //! What to do with each place: nothing, create, update, delete, or refuse. No file is touched here.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crewkit_core::Code;
 
@@ -113,7 +114,7 @@ pub struct RootState {
     /// What is at the place of each desired file, in their order.
     pub found: Vec<Observed>,
     /// The manifest of the root, if it has a usable one.
-    pub manifest: Option<TargetManifest>,
+    pub manifest: Option<Arc<TargetManifest>>,
     /// Managed files that are not desired any more, and what is there.
     pub undesired: Vec<(RelPath, Observed)>,
     /// Managed files that no module of this repo ever made; they stay, and stay listed.

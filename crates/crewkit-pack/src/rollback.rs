@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -87,7 +88,7 @@ struct Scope {
     /// What was at places that were not managed.
     unmanaged: BTreeMap<RelPath, Option<Entry>>,
     has_manifest: bool,
-    current: Option<TargetManifest>,
+    current: Option<Arc<TargetManifest>>,
 }
 
 impl<F: Fs> StateHome<F> {

@@ -1,16 +1,18 @@
 //! One command's view of the world: which repo, profile, targets, machine and project it is about.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::desired::{Desired, DesiredFile, DesiredRoot, Layout};
 use crate::env::Env;
 use crate::error::{PackError, Result};
-use crate::fs::RealFs;
+use crate::fs::{Fs as _, RealFs, Stat};
 use crate::hash::Digest;
 use crate::hash_cache::HashCache;
 use crate::lockfile::Lockfile;
-use crate::managed::{self, ManagedFile, ManifestRead};
+use crate::managed::{self, Known, KnownManifests, ManagedFile, ManifestRead};
 use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, LastManifest, Manifest, Module, TargetConfig};
 use crate::materialize::{Material, Workshop};
 use crate::overlay::Overlays;
@@ -56,6 +58,8 @@ pub struct Session<'a> {
     pub env: &'a Env,
     /// Hashes of files seen before.
     pub cache: &'a HashCache,
+    /// Target manifests read before.
+    pub known: &'a KnownManifests,
     /// What was asked for.
     pub select: &'a Select,
     /// The config repo.
@@ -86,7 +90,13 @@ pub fn machine_of(env: &Env, select: &Select) -> String {
 
 impl<'a> Session<'a> {
     /// Reads manifest and lockfile and finds out where we are.
-    pub fn open(env: &'a Env, cache: &'a HashCache, last: &LastManifest, select: &'a Select) -> Result<Self> {
+    pub fn open(
+        env: &'a Env,
+        cache: &'a HashCache,
+        known: &'a KnownManifests,
+        last: &LastManifest,
+        select: &'a Select,
+    ) -> Result<Self> {
         let repo = repo_of(env, select);
         let mut manifest = last.load(&repo, &env.limits)?;
         if env.workspace_state.is_some() {
@@ -96,6 +106,7 @@ impl<'a> Session<'a> {
         Ok(Self {
             env,
             cache,
+            known,
             select,
             manifest,
             lock,
@@ -154,8 +165,14 @@ impl<'a> Session<'a> {
     /// What exists at the places of `desired`, and what an earlier deploy left elsewhere in its roots.
     pub fn survey(&self, desired: &Desired, warnings: &mut Vec<String>) -> Result<Vec<RootState>> {
         let mut states = Vec::with_capacity(desired.roots.len());
-        for result in parallel::map(&desired.roots, read_manifest) {
-            let mut read = result?;
+        let mut known = HashMap::new();
+        for (root, result) in
+            desired.roots.iter().zip(parallel::map(&desired.roots, |root| self.listed(root)))
+        {
+            let Listed { mut read, stat } = result?;
+            if let Some(stat) = stat {
+                known.insert(root.manifest_path(), Known { stat, read: read.clone() });
+            }
             warnings.append(&mut read.warnings);
             states.push(RootState {
                 found: Vec::new(),
@@ -164,6 +181,7 @@ impl<'a> Session<'a> {
                 foreign: Vec::new(),
             });
         }
+        self.known.replace(known);
         let has_module = |id: &str| self.manifest.modules.iter().any(|module| module.id == id);
         let mut undesired: Vec<Vec<RelPath>> = Vec::with_capacity(states.len());
         for (root, state) in desired.roots.iter().zip(&mut states) {
@@ -198,6 +216,42 @@ impl<'a> Session<'a> {
         }
         Ok(states)
     }
+
+    /// What the manifest of a root says.
+    fn listed(&self, root: &DesiredRoot) -> Result<Listed> {
+        let fs = RealFs::default();
+        let dir = match RootDir::open(&fs, &root.path) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                return Err(scan::not_a_directory(&root.path));
+            }
+            Err(error) => return Err(PackError::io("open directory", &root.path, error)),
+        };
+        let failed = |error| PackError::io("read the target manifest in", &root.path, error);
+        let target = root.target.name();
+        let stat = match &dir {
+            Some(dir) => fs.stat(dir.handle(), &managed::file_name(target)).map_err(failed)?,
+            None => None,
+        };
+        // Asked before reading: an edit while we read then counts as later than the time we know.
+        let has_local_clock = || File::open(&root.path).is_ok_and(|dir| scan::has_local_clock(&dir));
+        let stat = stat.filter(|stat| self.cache.may_keep(stat, has_local_clock));
+        if let Some(stat) = stat
+            && let Some(read) = self.known.get(&root.manifest_path(), &stat)
+        {
+            return Ok(Listed { read, stat: Some(stat) });
+        }
+        let paths = managed::same_paths(&root.files, |file| &file.path);
+        let read = managed::read_sharing(&fs, dir.as_ref(), target, paths).map_err(failed)?;
+        Ok(Listed { read, stat })
+    }
+}
+
+/// What the manifest of a root says.
+struct Listed {
+    read: ManifestRead,
+    /// The stat data of its file, if it may be known by them.
+    stat: Option<Stat>,
 }
 
 /// The listed files that are not desired; both are sorted by path.
@@ -220,18 +274,3 @@ struct Task<'a> {
 
 /// Places looked at in one go; small enough to spread one big root over several threads.
 const CHUNK: usize = 512;
-
-fn read_manifest(root: &DesiredRoot) -> Result<ManifestRead> {
-    let fs = RealFs::default();
-    match RootDir::open(&fs, &root.path) {
-        Ok(dir) => {
-            let known = managed::same_paths(&root.files, |file| &file.path);
-            managed::read_sharing(&fs, dir.as_ref(), root.target.name(), known)
-                .map_err(|error| PackError::io("read the target manifest in", &root.path, error))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            Err(scan::not_a_directory(&root.path))
-        }
-        Err(error) => Err(PackError::io("open directory", &root.path, error)),
-    }
-}

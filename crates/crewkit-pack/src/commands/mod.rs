@@ -13,6 +13,7 @@ use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
 use crate::home::{Locked, StateHome};
+use crate::managed::KnownManifests;
 use crate::manifest::{self, LastManifest};
 use crate::session::{Select, Session};
 use crate::state_lock::LockRequest;
@@ -66,6 +67,7 @@ pub struct Pack {
     env: Env,
     cache: Arc<HashCache>,
     manifest: Arc<LastManifest>,
+    known: Arc<KnownManifests>,
     tokens: Arc<Mutex<Tokens>>,
 }
 
@@ -75,7 +77,8 @@ impl Pack {
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
         let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
-        Self { env, cache: Arc::new(cache), manifest: Arc::new(manifest), tokens: Arc::default() }
+        let (cache, manifest) = (Arc::new(cache), Arc::new(manifest));
+        Self { env, cache, manifest, known: Arc::default(), tokens: Arc::default() }
     }
 
     /// The same service, telling `progress` how far it has come.
@@ -83,7 +86,7 @@ impl Pack {
     pub fn telling(&self, progress: Arc<dyn Progress>) -> Self {
         let env = Env { progress, ..self.env.clone() };
         let (cache, manifest) = (Arc::clone(&self.cache), Arc::clone(&self.manifest));
-        Self { env, cache, manifest, tokens: Arc::clone(&self.tokens) }
+        Self { env, cache, manifest, known: Arc::clone(&self.known), tokens: Arc::clone(&self.tokens) }
     }
 
     /// The surroundings.
@@ -92,7 +95,7 @@ impl Pack {
     }
 
     fn session<'a>(&'a self, select: &'a Select) -> Result<Session<'a>> {
-        Session::open(&self.env, &self.cache, &self.manifest, select)
+        Session::open(&self.env, &self.cache, &self.known, &self.manifest, select)
     }
 
     /// Keeps what was found out for the next process, unless nothing may be written.

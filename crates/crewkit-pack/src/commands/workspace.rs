@@ -70,7 +70,8 @@ impl Pack {
         env.workspace_state = Some(state.to_owned());
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
-        Self { env, cache: Arc::new(cache), manifest: Arc::clone(&self.manifest), tokens: Arc::default() }
+        let (cache, manifest) = (Arc::new(cache), Arc::clone(&self.manifest));
+        Self { env, cache, manifest, known: Arc::default(), tokens: Arc::default() }
     }
 
     /// Makes the workspace as the profile says, all of it or nothing.
@@ -108,6 +109,7 @@ impl Pack {
             env,
             cache: Arc::clone(&self.cache),
             manifest: Arc::clone(&self.manifest),
+            known: Arc::default(),
             tokens: Arc::default(),
         };
         let session = here.session(select)?;

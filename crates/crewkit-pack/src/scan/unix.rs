@@ -284,7 +284,7 @@ impl<'a, V: FnMut(&Item<'_>) -> Result<Next>> Walk<'a, V> {
     /// A directory whose names have to be read; with its stat data, if they may be remembered.
     fn unknown(&mut self, fd: OwnedFd, stat: Option<&Stat>, level: u64) -> Result<()> {
         let has_local_clock = || has_local_clock(&fd);
-        let keep = self.cache.zip(stat).filter(|(cache, stat)| cache.may_keep_names(stat, has_local_clock));
+        let keep = self.cache.zip(stat).filter(|(cache, stat)| cache.may_keep(stat, has_local_clock));
         let mut dir = Dir::new(fd).map_err(|error| self.fail(error))?;
         let base = self.path.len();
         let mut below = Vec::new();

@@ -124,7 +124,7 @@ pub(super) fn read_root<F: Fs>(
         None => {
             let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
             let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
-            Ok(Root { at, old: read.manifest.map(Arc::new), file: None, foreign: false })
+            Ok(Root { at, old: read.manifest, file: None, foreign: false })
         }
         Some((FileKind::File, executable)) => {
             // Hashed and parsed from the same bytes, so that both surely are about the same content.

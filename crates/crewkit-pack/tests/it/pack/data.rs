@@ -1,7 +1,7 @@
 //! Nothing is lost, and nobody else's files are touched.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use crewkit_core::Code;
 use crewkit_pack::commands::{
@@ -240,6 +240,42 @@ fn an_unreadable_snapshot_blocks_nothing() {
     let list = place.pack().snapshots_list().unwrap();
     assert_eq!(list.data["snapshots"].as_array().unwrap().len(), 1);
     assert!(list.warnings[0].contains("1700000000000000000"), "{:?}", list.warnings);
+}
+
+/// A service that is asked again has target manifests in memory; they must never be older than the files.
+#[test]
+fn a_manifest_edited_between_two_looks_is_read_again() {
+    let place = project_place();
+    let pack = place.pack_in("a");
+    apply(&pack).unwrap();
+    place.source("i/AGENTS.md", "# new\n");
+    place.wait(10);
+    let kind = || {
+        let plan = pack.plan(&all()).unwrap().into_data();
+        assert_eq!(plan["changes"].as_array().unwrap().len(), 1, "{plan}");
+        plan["changes"][0]["update_kind"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((kind().as_str(), kind().as_str()), ("managed_update", "managed_update"));
+
+    let path = place.path("a/.agentpack.manifest.codex.json");
+    let (text, before) = (place.read("a/.agentpack.manifest.codex.json"), fs::metadata(&path).unwrap());
+    let edited = text.replace("\"AGENTS.md\"", "\"OTHERS.md\"");
+    assert_eq!((edited.len(), edited == text), (text.len(), false));
+    // Same file, same length, same time of the last change to its content; until the clock of the file system has moved.
+    while ctime(&fs::metadata(&path).unwrap()) == ctime(&before) {
+        fs::write(&path, &edited).unwrap();
+        fs::File::options()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(before.modified().unwrap())
+            .unwrap();
+    }
+    assert_eq!(kind(), "adopt_update");
+}
+
+fn ctime(metadata: &fs::Metadata) -> (i64, i64) {
+    (metadata.ctime(), metadata.ctime_nsec())
 }
 
 /// Inode, change time and modification time of everything below a directory.
