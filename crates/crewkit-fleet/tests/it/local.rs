@@ -161,20 +161,23 @@ impl World {
 }
 
 async fn open(options: &LocalOptions, dir: &Path) -> (Fleet<Local>, Engine) {
-    let engine = Engine::open(Options::new(dir.join("home"))).await.unwrap();
-    let mut tries = 0;
-    let local = loop {
-        match Local::open(options.clone(), engine.clone()).await {
-            // The writer of the fleet before closes its file in its own time.
-            Err(error) if error.to_string().contains("in use") && tries < 1000 => {
-                tries += 1;
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            opened => break opened.unwrap(),
-        }
-    };
+    let engine = once_free(|| Engine::open(Options::new(dir.join("home")))).await;
+    let local = once_free(|| Local::open(options.clone(), engine.clone())).await;
     let limits = options.limits.as_ref().clone();
     (Fleet::new(local, FleetOptions { limits, ..FleetOptions::default() }), engine)
+}
+
+/// The writers of the server before close their files in their own time.
+async fn once_free<T, E: std::fmt::Display + std::fmt::Debug>(open: impl AsyncFn() -> Result<T, E>) -> T {
+    for _ in 0..1000 {
+        match open().await {
+            Err(error) if error.to_string().contains("in use") => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the files stay in use");
 }
 
 fn git(dir: &Path, arguments: &[&str]) -> String {
@@ -331,6 +334,63 @@ async fn what_ended_while_no_server_ran_is_told_when_one_does() {
     let (summary, status) = world.history("papi").await.remove(0);
     assert_eq!(status, TaskStatus::Failed);
     assert!(summary.contains("killed by signal 9"), "{summary}");
+}
+
+/// Git that does not come back from a worktree while `hang` is there, and cannot make or remove one while `busy` has lines
+/// left: what a server that was killed leaves behind is a git that still writes.
+const SLOW_GIT: &str = r#"#!/bin/sh
+    dir=$(dirname "$0")
+    case " $* " in *" worktree "*)
+        while [ -e "$dir/hang" ]; do touch "$dir/hung"; sleep 0.02; done
+        if [ -s "$dir/busy" ]; then sed -i 1d "$dir/busy"; echo "locked" >&2; exit 128; fi ;;
+    esac
+    exec git "$@"
+"#;
+
+#[test]
+fn a_workspace_that_was_half_made_is_made_once_the_git_of_the_dead_server_has_ended() {
+    let (server, next_server) = (runtime(), runtime());
+    let world = server.block_on(async {
+        let world = World::with(|options| {
+            let script = options.home.join("../slow-git");
+            std::fs::create_dir_all(&options.home).unwrap();
+            std::fs::write(&script, SLOW_GIT).unwrap();
+            std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            options.git = Git::new(script, options.environment.clone(), Duration::from_mins(1));
+            options.driver = Some("fake".to_owned());
+        })
+        .await;
+        let beside = world.options.home.join("..");
+        std::fs::write(beside.join("hang"), "").unwrap();
+        let hung = async {
+            while !beside.join("hung").exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            () = world.create("papi", "help") => panic!("made although git hangs"),
+            () = hung => world,
+        }
+    });
+    // Everything the server was at is dropped where it stands.
+    let World { root, fleet, engine, options } = world;
+    server.shutdown_background();
+    drop((fleet, engine));
+    let beside = options.home.join("..");
+    std::fs::write(beside.join("busy"), "1\n2\n3\n").unwrap();
+    std::fs::remove_file(beside.join("hang")).unwrap();
+
+    next_server.block_on(async {
+        let (fleet, engine) = open(&options, &root.path().canonicalize().unwrap()).await;
+        let world = World { root, fleet, engine, options };
+        world.until("papi", "idle").await;
+        assert_eq!(std::fs::read_to_string(beside.join("busy")).unwrap(), "");
+        assert_eq!(world.history("papi").await, [("all done: help".to_owned(), TaskStatus::Completed)]);
+    });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 fn only_entry(dir: &Path) -> PathBuf {
