@@ -2,6 +2,7 @@
 
 use crewkit_core::Limits;
 use serde::de::DeserializeOwned;
+use serde_saphyr::UserMessageFormatter;
 
 /// Parses one YAML document.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, limits: &Limits) -> Result<T, String> {
@@ -12,7 +13,9 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str, limits: &Limits) -> Result<
             limits.pack_yaml_bytes
         ));
     }
-    serde_saphyr::from_str_with_options(text, options(text.len())).map_err(|error| error.to_string())
+    // The parser's own words are for programmers; these are for whoever wrote the file.
+    let reason = |error: serde_saphyr::Error| error.render_with_formatter(&UserMessageFormatter);
+    serde_saphyr::from_str_with_options(text, options(text.len())).map_err(reason)
 }
 
 fn options(length: usize) -> serde_saphyr::Options {
