@@ -90,6 +90,9 @@ pub trait Kit: std::fmt::Debug + Send + Sync + 'static {
     /// Makes the workspace as the profile says, all of it or nothing.
     fn equip(&self, place: KitPlace) -> BoxFuture<'_, Result<Equipped, KitError>>;
 
+    /// Ends a deployment that was cut short, if there is one. Returns the snapshot of one that was completed.
+    fn finish(&self, place: KitPlace) -> BoxFuture<'_, Result<Option<String>, KitError>>;
+
     /// Takes back the deployment that made `snapshot`.
     fn rollback(&self, place: KitPlace, snapshot: String) -> BoxFuture<'_, Result<Equipped, KitError>>;
 

@@ -84,6 +84,10 @@ impl Kit for PackKit {
         })
     }
 
+    fn finish(&self, place: KitPlace) -> BoxFuture<'_, Result<Option<String>, KitError>> {
+        self.away(move |pack| pack.finish_in_workspace(&place.workspace, &place.state))
+    }
+
     fn rollback(&self, place: KitPlace, snapshot: String) -> BoxFuture<'_, Result<Equipped, KitError>> {
         self.at(place, move |pack, _, _| {
             let snapshot_id = pack.unequip(&snapshot)?;

@@ -38,6 +38,10 @@ impl Kit for Shelf {
         unreachable!("workspaces on Coder are not on this machine")
     }
 
+    fn finish(&self, _: KitPlace) -> BoxFuture<'_, Result<Option<String>, KitError>> {
+        unreachable!("workspaces on Coder are not on this machine")
+    }
+
     fn rollback(&self, _: KitPlace, _: String) -> BoxFuture<'_, Result<Equipped, KitError>> {
         unreachable!("workspaces on Coder are not on this machine")
     }

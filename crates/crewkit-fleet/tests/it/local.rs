@@ -434,6 +434,8 @@ async fn an_agent_that_used_up_its_tokens_gets_no_more_tasks() {
 struct OneFile {
     content: Mutex<String>,
     fails_in: Mutex<Option<String>>,
+    /// The snapshot of a deployment that is to be completed.
+    cut_short: Mutex<Option<String>>,
 }
 
 impl Kit for OneFile {
@@ -455,6 +457,10 @@ impl Kit for OneFile {
             Ok(Equipped { snapshot_id, changed: usize::from(changed), ..Equipped::default() })
         }
         .boxed()
+    }
+
+    fn finish(&self, _: KitPlace) -> BoxFuture<'_, Result<Option<String>, KitError>> {
+        async { Ok(self.cut_short.lock().unwrap().take()) }.boxed()
     }
 
     fn rollback(&self, place: KitPlace, _: String) -> BoxFuture<'_, Result<Equipped, KitError>> {
@@ -520,6 +526,19 @@ async fn agents_come_equipped_and_the_kit_is_no_work() {
     let deleted = world.fleet.delete_agent(named("papi")).await.unwrap();
     assert!(deleted.message.ends_with("it left no changes"), "{}", deleted.message);
     assert_eq!(git(&world.repository(), &["branch", "--list", "crewkit/*"]), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kit_that_was_cut_short_is_finished_when_the_next_server_opens() {
+    let (world, kit) = equipped_world().await;
+    world.create("papi", "help").await;
+    world.until("papi", "idle").await;
+    *kit.cut_short.lock().unwrap() = Some("the next snapshot".to_owned());
+    let world = world.reopen().await;
+    let shown = world.fleet.show_agent(named("papi")).await.unwrap();
+    let shown = serde_json::to_value(shown).unwrap();
+    assert_eq!(shown["agent"]["kit"]["snapshot_id"], "the next snapshot", "{shown}");
+    assert_eq!(*kit.cut_short.lock().unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,9 +17,11 @@ use crate::desired::Desired;
 use crate::entry::{Entry, Observed};
 use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
+use crate::home::StateHome;
 use crate::managed;
 use crate::plan::{self, Plan, RootState};
 use crate::session::{Select, Session};
+use crate::transaction::Outcome;
 
 /// What a deployment into a workspace did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,6 +74,19 @@ impl Pack {
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
         let (cache, manifest) = (Arc::new(cache), Arc::clone(&self.manifest));
         Self { env, cache, manifest, known: Arc::default(), tokens: Arc::default() }
+    }
+
+    /// Ends what was cut short in a workspace. Returns the snapshot of what was completed; nothing when nothing was
+    /// pending or all of it was undone.
+    pub fn finish_in_workspace(&self, workspace: &Path, state: &Path) -> Result<Option<String>> {
+        if StateHome::new(state).pending()?.is_none() {
+            return Ok(None);
+        }
+        let here = self.in_workspace(workspace, state);
+        let home = here.state();
+        let locked = here.lock(&home, "equip", &mut Vec::new())?;
+        let completed = locked.recovered().iter().rfind(|ended| ended.outcome == Outcome::Completed);
+        Ok(completed.map(|ended| ended.id.clone()))
     }
 
     /// Makes the workspace as the profile says, all of it or nothing.

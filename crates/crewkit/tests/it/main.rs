@@ -4,6 +4,7 @@
 mod agent;
 mod cli;
 mod conformance_absent;
+mod equip_kill;
 mod fleet;
 mod pack;
 mod serve;

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use crate::support::{Served, crewkit, output};
 
 /// An MCP client with a session.
-struct Mcp {
+pub(crate) struct Mcp {
     client: reqwest::Client,
     base: String,
     session: String,
 }
 
 impl Mcp {
-    async fn connect(base: &str) -> Self {
+    pub(crate) async fn connect(base: &str) -> Self {
         let client = crewkit_agent::http_client().build().unwrap();
         let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "walk", "version": "1"},
@@ -32,23 +32,14 @@ impl Mcp {
     }
 
     /// Calls a tool; the answer must not be an error unless `tolerant`.
-    async fn call(&self, tool: &str, arguments: Value) -> Value {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Value {
         let result = self.try_call(tool, arguments).await;
         assert_ne!(result["isError"], true, "{tool}: {result}");
         result["structuredContent"].clone()
     }
 
     async fn try_call(&self, tool: &str, arguments: Value) -> Value {
-        let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments}});
-        let answer = self
-            .client
-            .post(format!("{}/mcp", self.base))
-            .header("Accept", "application/json, text/event-stream")
-            .header("Mcp-Session-Id", &self.session)
-            .json(&message)
-            .send()
-            .await
-            .unwrap();
+        let answer = self.request(tool, &arguments).send().await.unwrap();
         let text = answer.text().await.unwrap();
         let data = text.lines().filter_map(|line| line.strip_prefix("data:")).chain([text.as_str()]);
         let parsed = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
@@ -56,7 +47,17 @@ impl Mcp {
         found.next().unwrap_or_else(|| panic!("no answer in {text}"))["result"].clone()
     }
 
-    async fn until(&self, agent: &str, status: &str) {
+    /// A call that is not sent yet.
+    pub(crate) fn request(&self, tool: &str, arguments: &Value) -> reqwest::RequestBuilder {
+        let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments}});
+        self.client
+            .post(format!("{}/mcp", self.base))
+            .header("Accept", "application/json, text/event-stream")
+            .header("Mcp-Session-Id", &self.session)
+            .json(&message)
+    }
+
+    pub(crate) async fn until(&self, agent: &str, status: &str) {
         let waited = self
             .call("wait_for_agent", json!({"agent_name": agent, "status": status, "timeout_seconds": 120}))
             .await;

@@ -31,7 +31,8 @@ impl Local {
         else {
             return EquipRow::left_out(&agent.name, "its workspace is not there");
         };
-        let Some(profile) = self.profile_for(kit, &agent, order) else {
+        let Some(profile) = self.profile_for(kit, &agent, order.profile.clone().filter(|_| !order.rollback))
+        else {
             let why = "neither its role nor its project names a profile";
             return EquipRow::left_out(&agent.name, why);
         };
@@ -50,10 +51,9 @@ impl Local {
     }
 
     /// The profile that is asked for, else the one the agent has, else that of its role, its project, or the pack.
-    fn profile_for(&self, kit: &Arc<dyn Kit>, agent: &AgentRow, order: &EquipOrder) -> Option<String> {
+    fn profile_for(&self, kit: &Arc<dyn Kit>, agent: &AgentRow, asked: Option<String>) -> Option<String> {
         let project = || self.project(&agent.project).ok().and_then(|project| project.profile);
         let own = || agent.kit.as_ref().map(|kit| kit.profile.clone());
-        let asked = order.profile.clone().filter(|_| !order.rollback);
         asked
             .or_else(own)
             .or_else(|| self.role_of(agent).profile)
@@ -80,6 +80,23 @@ impl Local {
             .await
             .map_err(|error| KitError { code: "store".to_owned(), message: error.to_string() })?;
         Ok(equipped)
+    }
+
+    /// Ends a deployment that died with the server before: nobody shall work between two kits.
+    pub(super) async fn finish_kit(&self, agent: &AgentRow) {
+        let Some(kit) = &self.shared.options.kit else { return };
+        let Some(profile) = self.profile_for(kit, agent, None) else { return };
+        let finished = match kit.finish(self.kit_place(agent, &profile)).await {
+            Ok(None) => return,
+            Ok(Some(snapshot_id)) => {
+                let equipped = Equipped { snapshot_id: Some(snapshot_id), ..Equipped::default() };
+                self.note_kit(agent, &profile, Ok(equipped)).await.map(drop)
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = finished {
+            tracing::error!(agent = agent.name, %error, "a kit that was cut short could not be finished");
+        }
     }
 
     /// Tells how workspaces differ from their kits.

@@ -38,6 +38,8 @@ impl Local {
                 .await
                 .map_err(|error| workspace_error(&error))?;
         }
+        // Journal and snapshots of a kit are about a workspace that is no more.
+        let _ = tokio::fs::remove_dir_all(options.home.join("kits").join(&agent.id)).await;
         let limits =
             CopyLimits { bytes: options.limits.fleet_copy_bytes, entries: options.limits.fleet_copy_entries };
         let made = worktree::create(&options.git, &project, &agent.name, &agent.path, limits).await;

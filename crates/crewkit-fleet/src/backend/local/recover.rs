@@ -67,6 +67,7 @@ impl Local {
                 });
             }
             Phase::Ready => {
+                self.finish_kit(agent).await;
                 if let Some(task) = self.open_task(&agent.id) {
                     self.recover_task(&task).await;
                 }
