@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use crewkit_core::Limits;
 use serde_json::{Value, json};
-use similar::{Algorithm, TextDiff};
 
 use crate::desired::Desired;
 use crate::entry::EntryKind;
 use crate::error::Result;
 use crate::plan::{Change, Op, Plan};
 use crate::read::{self, ReadError};
-use crate::view;
+use crate::{text_diff, view};
 
 /// Why a file has no unified diff.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,12 +39,8 @@ pub fn unified(path: &str, before: &[u8], after: &[u8], limits: &Limits) -> Resu
     if before.len().max(after.len()) as u64 > limits.pack_diff_input_bytes {
         return Err(NoDiff::InputTooLarge(limits.pack_diff_input_bytes));
     }
-    let diff = TextDiff::configure()
-        .algorithm(Algorithm::Myers)
-        .timeout(Duration::from_millis(limits.pack_diff_milliseconds))
-        .diff_lines(before, after);
-    let text =
-        diff.unified_diff().context_radius(3).header(&format!("a/{path}"), &format!("b/{path}")).to_string();
+    let patience = Duration::from_millis(limits.pack_diff_milliseconds);
+    let text = text_diff::unified(path, before, after, Some(patience));
     if text.len() as u64 > limits.pack_diff_bytes {
         return Err(NoDiff::TooLarge(limits.pack_diff_bytes));
     }

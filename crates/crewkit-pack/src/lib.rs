@@ -43,6 +43,7 @@ pub mod state_lock;
 pub mod status;
 pub mod target;
 mod text;
+mod text_diff;
 pub mod transaction;
 pub mod tree;
 mod view;

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use similar::{Algorithm, DiffOp, TextDiff};
+use similar::DiffOp;
+
+use crate::text_diff::{comparison, lines};
 
 /// A merged text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +33,8 @@ struct Hunk {
 
 /// Merges what `ours` and `theirs` made of `base`.
 pub fn merge(base: &str, ours: &str, theirs: &str, names: Names<'_>) -> Merged {
-    let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<_>>();
     let (base_lines, our_lines, their_lines) = (lines(base), lines(ours), lines(theirs));
-    let (our_hunks, their_hunks) = (hunks(base, ours), hunks(base, theirs));
+    let (our_hunks, their_hunks) = (hunks(&base_lines, &our_lines), hunks(&base_lines, &their_lines));
     let (mut a, mut b) = (0, 0);
     let mut at = 0;
     let mut merged = Merged { text: String::new(), conflicts: 0 };
@@ -81,8 +82,8 @@ fn touches(hunk: &Hunk, start: usize, end: usize) -> bool {
     hunk.base.0 <= end && hunk.base.1 >= start
 }
 
-fn hunks(base: &str, side: &str) -> Vec<Hunk> {
-    let diff = TextDiff::configure().algorithm(Algorithm::Myers).diff_lines(base, side);
+fn hunks(base: &[&str], side: &[&str]) -> Vec<Hunk> {
+    let diff = comparison(None).diff_slices(base, side);
     diff.ops()
         .iter()
         .filter(|op| !matches!(op, DiffOp::Equal { .. }))
@@ -148,14 +149,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_sided_and_equal_changes_never_conflict(base in "([abc]\n){0,8}", side in "([abc]\n){0,8}[abc]?") {
+        fn one_sided_and_equal_changes_never_conflict(base in "([abc\r]\n){0,8}\r?", side in "([abc\r]\n){0,8}[abc\r]?") {
             for (ours, theirs) in [(&side, &base), (&base, &side), (&side, &side)] {
                 prop_assert_eq!(merge(&base, ours, theirs, NAMES), Merged { text: side.clone(), conflicts: 0 });
             }
         }
 
         #[test]
-        fn merging_never_panics(base in "([abc]\n){0,8}", ours in "([abc]\n){0,8}", theirs in "([abc]\n){0,8}") {
+        fn merging_never_panics(base in "[abc\r\n]{0,12}", ours in "[abc\r\n]{0,12}", theirs in "[abc\r\n]{0,12}") {
             merge(&base, &ours, &theirs, NAMES);
         }
     }

@@ -3,7 +3,7 @@
 //! Applying is strict in what lines must be and lenient in where they are: a hunk is looked for around its line, and
 //! must fit exactly.
 
-use similar::{Algorithm, TextDiff};
+use crate::text_diff;
 
 /// A patch of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,8 +194,7 @@ fn range(text: &str) -> Option<(usize, usize)> {
 
 /// The patch that turns `before` into `after`; empty when they are equal.
 pub fn make(path: &str, before: &str, after: &str) -> String {
-    let diff = TextDiff::configure().algorithm(Algorithm::Myers).diff_lines(before, after);
-    diff.unified_diff().context_radius(3).header(&format!("a/{path}"), &format!("b/{path}")).to_string()
+    text_diff::unified(path, before, after, None)
 }
 
 #[cfg(test)]
@@ -259,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_made_applies(before in "([abc]{0,2}\n){0,12}[abc]{0,2}", after in "([abc]{0,2}\n){0,12}[abc]{0,2}") {
+        fn what_is_made_applies(before in "([abc\r]{0,2}\n){0,12}[abc\r]{0,2}", after in "([abc\r]{0,2}\n){0,12}[abc\r]{0,2}") {
             let patch = make("f", &before, &after);
             if before == after {
                 prop_assert_eq!(patch, "");
