@@ -93,7 +93,7 @@ impl Runner {
         tasks: &[MetaTask],
     ) -> Vec<Outcome> {
         let shared: Vec<&str> =
-            tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
+            tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
         let mut together = VecDeque::new();
         if !shared.is_empty() {
             let mut command = task_command(program, taskfile, directory);
@@ -105,7 +105,7 @@ impl Runner {
         }
         // What has a prefix of its own, or may have been dropped when another field failed, is run alone.
         let alone = tasks.iter().map(|task| {
-            let known = if task.own_prefix { None } else { together.pop_front() };
+            let known = if task.alone { None } else { together.pop_front() };
             async move {
                 match known {
                     Some(outcome) if outcome != Outcome::Unclear => outcome,

@@ -39,10 +39,11 @@ pub(super) async fn collect(
     let Some(agent) = handle.workspace.top_agents().next() else {
         return reported(pull_request);
     };
-    if let Some(metadata) = from_agent_metadata(inner, agent, until).await {
+    // On the heap: a list waits for a thousand of these at once, and the first source mostly answers.
+    if let Some(metadata) = Box::pin(from_agent_metadata(inner, agent, until)).await {
         return metadata;
     }
-    let mut metadata = match from_terminal(inner, agent, until).await {
+    let mut metadata = match Box::pin(from_terminal(inner, agent, until)).await {
         Some(Found::Taskfile(metadata)) => return metadata,
         Some(Found::Git(metadata)) => metadata,
         None => Metadata::default(),
@@ -208,8 +209,7 @@ fn prologue(seconds: u64) -> String {
 /// One `task` process for all fields that can share it, and one for each that cannot.
 fn task_script(tasks: &[MetaTask], seconds: u64) -> String {
     let mut script = prologue(seconds);
-    let shared: Vec<&str> =
-        tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
+    let shared: Vec<&str> = tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
     let mut shown = String::new();
     if !shared.is_empty() {
         let _ = writeln!(
@@ -219,7 +219,7 @@ fn task_script(tasks: &[MetaTask], seconds: u64) -> String {
         );
         shown.push_str("show all all\n");
     }
-    for (index, task) in tasks.iter().enumerate().filter(|(_, task)| task.own_prefix) {
+    for (index, task) in tasks.iter().enumerate().filter(|(_, task)| task.alone) {
         let name = &task.name;
         let _ = writeln!(
             script,
@@ -261,7 +261,7 @@ fn results(lines: &[String], tasks: &[MetaTask]) -> std::collections::HashMap<St
         let succeeded = code == "0";
         if key == "all" {
             let shared: Vec<&str> =
-                tasks.iter().filter(|task| !task.own_prefix).map(|task| task.name.as_str()).collect();
+                tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
             let outcomes = outcomes(&shared, &stdout, &stderr, succeeded);
             found.extend(shared.into_iter().map(str::to_owned).zip(outcomes));
         } else if let Some(name) = key.strip_prefix("field:") {
