@@ -4,13 +4,16 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use crewkit_core::Secret;
+use crewkit_fleet::AnyFleet;
 use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings, SettingsError};
 use crewkit_fleet::model::{ListAgents, ListRoles, LogQuery};
 use crewkit_fleet::time::Clock;
-use crewkit_testkit::coder::{Fault, Kind, Profile};
+use crewkit_testkit::coder::{Fault, Kind, Profile, Trouble};
+use serde_json::{Map, Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Fixture, fixture, fleet, history, json, named, new_agent, start};
+use super::coder_kit::Shelf;
+use super::support::{Fixture, fixture, fleet, history, json as to_json, named, new_agent, start};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -42,8 +45,8 @@ async fn everything(fixture: &Fixture) -> String {
     macro_rules! say {
         ($call:expr) => {
             match $call.await {
-                Ok(answer) => note(json(&answer).to_string() + &format!("{answer:?}")),
-                Err(error) => note(json(&error.body()).to_string() + &format!("{error:?} {error}")),
+                Ok(answer) => note(to_json(&answer).to_string() + &format!("{answer:?}")),
+                Err(error) => note(to_json(&error.body()).to_string() + &format!("{error:?} {error}")),
             }
         };
     }
@@ -54,6 +57,18 @@ async fn everything(fixture: &Fixture) -> String {
     say!(fleet.show_agent_log(LogQuery { agent_name: "papi".to_owned(), ..LogQuery::default() }));
     say!(fleet.start_agent_task(start("papi", "x")));
     say!(fleet.stop_agent_task(named("papi")));
+    let any = AnyFleet::Coder(Box::new(fleet.clone()));
+    let whom = |more: Value| {
+        let Value::Object(mut arguments) = more else { panic!("arguments are an object") };
+        arguments.insert("agent_name".to_owned(), "papi".into());
+        arguments
+    };
+    say!(any.call("equip_agents", whom(json!({}))));
+    say!(any.call("fleet_drift", whom(json!({}))));
+    say!(any.call("equip_agents", whom(json!({"profile": "no such profile"}))));
+    say!(any.call("equip_agents", whom(json!({"rollback": true}))));
+    say!(any.call("fleet_drift", Map::new()));
+    say!(fleet.show_agent(named("papi")));
     say!(fleet.restart_agent(named("papi")));
     say!(fleet.list_agent_projects());
     say!(fleet.list_agent_roles(ListRoles { project: "Setup".to_owned() }));
@@ -81,20 +96,47 @@ async fn no_answer_no_error_and_no_log_holds_a_secret() {
         Some(Kind::Truncated),
         Some(Kind::Drop),
         Some(Kind::Redirect("http://127.0.0.1:1/CANARY-redirect".to_owned())),
+        Some(Kind::Terminal(Trouble::Silent)),
+        Some(Kind::Terminal(Trouble::EndsAfter(2_000))),
+        Some(Kind::Terminal(Trouble::LosesConnectionAfter(2_000))),
     ];
     for profile in [Profile::V2_27, Profile::V2_32, Profile::V2_37] {
         for fault in &faults {
-            let mut fixture = fixture(profile).await;
-            fixture.sim.world().builds_end_after_reads = Some(1);
-            fixture.sim.world().padding = 60_000;
-            fixture.sim.world().add_agent("papi").agent.running = true;
-            if let Some(kind) = fault {
-                fixture.sim.fault(Fault::on("/", kind.clone()));
-                // Nothing succeeds here, so nothing is lost by not trying long.
-                fixture.fleet = fleet(&fixture.sim, |settings| settings.limits.fleet_coder_deadline_ms = 90);
+            let home = tempfile::tempdir().unwrap();
+            let kit = Arc::new(Shelf::default());
+            kit.set("default", &[("AGENTS.md", "one\n")]);
+            let Fixture { sim, .. } = fixture(profile).await;
+            {
+                let mut world = sim.world();
+                world.builds_end_after_reads = Some(1);
+                world.padding = 60_000;
+                let papi = world.add_agent("papi");
+                papi.agent.running = true;
+                papi.directory = Some(home.path().to_owned());
             }
-            let said = everything(&fixture).await;
+            let fleet = fleet(&sim, |settings| {
+                settings.kit = Some(kit);
+                // Nothing succeeds with a fault, so nothing is lost by not trying long.
+                match fault {
+                    None => {}
+                    Some(Kind::Terminal(_)) => settings.limits.fleet_kit_ms = 300,
+                    Some(_) => settings.limits.fleet_coder_deadline_ms = 90,
+                }
+                if fault.is_some() {
+                    settings.limits.fleet_coder_request_ms = 300;
+                    settings.limits.fleet_metadata_agent_ms = 300;
+                }
+            });
+            match fault {
+                None => {}
+                Some(kind @ Kind::Terminal(_)) => sim.fault(Fault::on("/pty", kind.clone())),
+                Some(kind) => sim.fault(Fault::on("/", kind.clone())),
+            }
+            let said = everything(&Fixture { sim, fleet }).await;
             assert!(!said.contains("CANARY"), "{profile:?} {fault:?}: {said}");
+            if fault.is_none() {
+                assert!(said.contains("\"drift_count\":0"), "the kit went in: {said}");
+            }
         }
     }
     let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

@@ -10,6 +10,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
+use super::render::SECRET;
 use super::world::User;
 use super::{Sim, lock};
 use crate::pty::Pty;
@@ -64,7 +65,8 @@ pub(super) async fn run(socket: WebSocket, place: Place, command: String, troubl
         }
     });
     let (mut out, mut typed) = socket.split();
-    let greet = Message::Binary("Welcome to your workspace\r\n".into());
+    // Some greet with more than they should.
+    let greet = Message::Binary(format!("Welcome to your workspace, {SECRET}\r\n").into());
     if trouble != Some(Trouble::Silent) && out.send(greet).await.is_err() {
         return;
     }
@@ -120,7 +122,11 @@ fn start(place: &Place, command: &str) -> Option<(Child, File)> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).current_dir(&place.directory).env_clear();
     let path = place.path.clone().or_else(|| std::env::var("PATH").ok()).unwrap_or_default();
-    shell.env("PATH", path).env("HOME", &place.directory).env("TERM", "xterm-256color");
+    shell
+        .env("PATH", path)
+        .env("HOME", &place.directory)
+        .env("TERM", "xterm-256color")
+        .env("GH_TOKEN", SECRET);
     let side = || terminal.side().ok();
     shell.stdin(side()?).stdout(side()?).stderr(side()?).kill_on_drop(true);
     Some((shell.spawn().ok()?, terminal.screen))
