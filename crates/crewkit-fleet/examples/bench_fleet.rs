@@ -28,7 +28,8 @@ fn main() -> Outcome<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["coder", agents, kilobytes, fault] => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            // On one thread too: they are two on a machine that may have no more cores than that.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(coder(agents.parse()?, kilobytes.parse()?, fault))
         }
         // On one thread, as `crewkit fleet` and `crewkit mcp` work.

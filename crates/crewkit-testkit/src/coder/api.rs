@@ -286,7 +286,7 @@ fn list(world: &mut World, profile: Profile, call: &Call<'_>) -> Answer {
         .filter(|(_, workspace)| workspace.status != "deleted" && may(call, workspace) && passes(workspace))
         .map(|(index, _)| index)
         .collect();
-    found.sort_by_key(|index| {
+    found.sort_by_cached_key(|index| {
         let workspace = &world.workspaces[*index];
         (workspace.status != "running", workspace.name.to_lowercase())
     });
@@ -363,16 +363,18 @@ fn events(texts: impl stream::Stream<Item = String> + Send + 'static) -> Answer 
     answer
 }
 
-/// Tells of every change of a workspace.
+/// Tells of every change of a workspace, and from 2.30 on how it is to begin with.
 fn watch(sim: &Arc<Sim>, id: &str) -> Answer {
     let Ok(id) = id.parse::<Uuid>() else { return bad_uuid(id) };
+    let sim_profile = sim.profile;
     let sim = Arc::clone(sim);
     let look = move || {
         let world = lock(&sim.world);
         let workspace = world.workspaces.iter().find(|workspace| workspace.id == id)?;
         Some(render::workspace(&world, sim.profile, workspace))
     };
-    let changes = stream::unfold((look(), look), |(before, look)| async move {
+    let before = if sim_profile < Profile::V2_30 { look() } else { None };
+    let changes = stream::unfold((before, look), |(before, look)| async move {
         loop {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             let now = look();

@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -138,12 +138,13 @@ impl SimCoder {
         Self::start_with(profile, SocketAddr::from(([127, 0, 0, 1], 0)), Some(acceptor)).await
     }
 
+    #[expect(clippy::unused_async, reason = "only inside a runtime can it listen")]
     async fn start_with(
         profile: Profile,
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
     ) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address)?;
         let address = listener.local_addr()?;
         let sim = Arc::new(Sim {
             profile,
@@ -214,6 +215,14 @@ impl Drop for SimCoder {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Listens as Coder does: connections it has not accepted yet may be as many as the system allows, which is 4096.
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(4096)
 }
 
 async fn serve(listener: TcpListener, sim: Arc<Sim>, tls: Option<TlsAcceptor>) {

@@ -358,6 +358,15 @@ impl World {
         world
     }
 
+    /// Adds an organization that is not the default one.
+    pub fn add_organization(&mut self, name: &str) {
+        self.organizations.push(Organization {
+            id: Uuid::now_v7(),
+            name: name.to_owned(),
+            is_default: false,
+        });
+    }
+
     /// Adds a template with one version; gives its id.
     pub fn add_template(&mut self, template: Template) -> Uuid {
         let (id, version) = (Uuid::now_v7(), Uuid::now_v7());
@@ -381,7 +390,7 @@ impl World {
         template.versions.insert(template.active_version, next);
     }
 
-    /// The template with the short name `name`.
+    /// The first template with the short name `name`.
     pub fn template_mut(&mut self, name: &str) -> &mut SimTemplate {
         let found = self.templates.iter_mut().find(|template| template.active().name == name);
         found.unwrap_or_else(|| panic!("the test names a template that is not there: {name}"))
