@@ -1,5 +1,8 @@
 //! The fleet tools: checks what is asked, lets the backend do it, and words the answer.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::time::Duration;
 
 use crewkit_core::agent::LONGEST_NEW_NAME;
@@ -7,11 +10,11 @@ use crewkit_core::{AgentName, AgentStatus, Availability, Limits};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::backend::{AgentRecord, Backend, BackendInfo, NewAgent, Rows};
-use crate::error::FleetError;
+use crate::error::{ErrorKind, FleetError};
 use crate::filter::{Choice, StatusFilter, choose_project, choose_role};
 use crate::history::Page;
 use crate::metadata::{Metadata, clean_text};
@@ -186,7 +189,7 @@ impl<B: Backend> Fleet<B> {
             other => return Err(no_project(other, &input.project, &projects, FleetError::bad_request)),
         };
         if taken? {
-            return Err(FleetError::already_exists(name.as_str()));
+            return Err(B::taken(&name));
         }
         let roles = self.backend.roles(project).await?;
         let role = choose_role(&roles, input.role.as_deref())?;
@@ -252,48 +255,60 @@ impl<B: Backend> Fleet<B> {
                     .as_deref()
                     .is_none_or(|word| agent.project_aliases.iter().any(|name| same(word, name)))
         };
-        let mut agents: Vec<Record<B>> = self.backend.agents().await?.into_iter().filter(passes).collect();
+        let with_metadata = input.include_metadata.unwrap_or(true);
+        let shows_all = limit.is_none() && offset.is_none() && input.role_filter.is_none();
+        let at_once = usize::try_from(self.options.limits.fleet_metadata_parallel).unwrap_or(usize::MAX);
+        let places = Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS));
+        let mut asked = HashSet::new();
+        let mut found = HashMap::new();
+        let mut waiting = FuturesUnordered::new();
+        let mut ask = |agent: Cow<'_, Record<B>>, waiting: &FuturesUnordered<_>| {
+            if agent.status.availability().is_online() && asked.insert(agent.workspace_id.clone()) {
+                waiting.push(self.metadata_in_turn(agent.into_owned(), &places));
+            }
+        };
+        let listed = if with_metadata && shows_all {
+            // Agents that are known early are asked while the others are still being listed.
+            let (early, mut arriving) = mpsc::unbounded_channel();
+            let mut listing = pin!(self.backend.agents_early(early));
+            loop {
+                tokio::select! {
+                    listed = &mut listing => break listed,
+                    Some(agent) = arriving.recv() => if passes(&agent) { ask(Cow::Owned(agent), &waiting) },
+                    Some((id, metadata)) = waiting.next() => drop(found.insert(id, metadata)),
+                }
+            }
+        } else {
+            self.backend.agents().await
+        };
+        let mut agents: Vec<Record<B>> = listed?.into_iter().filter(passes).collect();
         let total_count = agents.len();
         agents = agents.into_iter().skip(offset.unwrap_or(0)).take(limit.unwrap_or(usize::MAX)).collect();
-        let metadata = if input.include_metadata.unwrap_or(true) {
-            self.metadata_of(&agents).await
-        } else {
-            agents.iter().map(|_| Metadata::default()).collect()
-        };
-        let agents = agents.iter().zip(metadata).map(|(agent, metadata)| summary(agent, &metadata)).collect();
-        Ok(AgentList { agents, total_count })
-    }
-
-    /// The metadata of many agents at once. What is late or broken is empty; it costs nobody else anything.
-    async fn metadata_of(&self, agents: &[Record<B>]) -> Vec<Metadata> {
-        let limits = &self.options.limits;
-        let until = Instant::now() + Duration::from_millis(limits.fleet_metadata_list_ms);
-        let at_once = usize::try_from(limits.fleet_metadata_parallel).unwrap_or(usize::MAX).max(1);
-        let places = Semaphore::new(at_once.min(Semaphore::MAX_PERMITS));
-        let mut found: Vec<Metadata> = agents.iter().map(|_| Metadata::default()).collect();
-        let mut waiting: FuturesUnordered<_> = agents
-            .iter()
-            .enumerate()
-            .filter(|(_, agent)| agent.status.availability().is_online())
-            .map(|(index, agent)| {
-                let places = &places;
-                async move {
-                    let _place = places.acquire().await;
-                    (index, self.metadata_before(agent, until).await)
-                }
-            })
-            .collect();
-        while let Ok(Some((index, metadata))) = timeout_at(until, waiting.next()).await {
-            if let Some(slot) = found.get_mut(index) {
-                *slot = metadata;
+        if with_metadata {
+            for agent in &agents {
+                ask(Cow::Borrowed(agent), &waiting);
+            }
+            let until = Instant::now() + Duration::from_millis(self.options.limits.fleet_metadata_list_ms);
+            // What is late or broken is empty; it costs nobody else anything.
+            while let Ok(Some((id, metadata))) = timeout_at(until, waiting.next()).await {
+                found.insert(id, metadata);
             }
         }
-        found
+        let none = Metadata::default();
+        let shown = |agent: &Record<B>| summary(agent, found.get(&agent.workspace_id).unwrap_or(&none));
+        Ok(AgentList { agents: agents.iter().map(shown).collect(), total_count })
     }
 
-    async fn metadata_before(&self, agent: &Record<B>, until: Instant) -> Metadata {
-        let own = Instant::now() + Duration::from_millis(self.options.limits.fleet_metadata_agent_ms);
-        match timeout_at(own.min(until), self.backend.metadata(agent)).await {
+    /// The metadata of one of many agents, and its workspace.
+    async fn metadata_in_turn(&self, agent: Record<B>, places: &Semaphore) -> (String, Metadata) {
+        let _place = places.acquire().await;
+        let metadata = self.metadata(&agent).await;
+        (agent.workspace_id, metadata)
+    }
+
+    async fn metadata(&self, agent: &Record<B>) -> Metadata {
+        let own = Duration::from_millis(self.options.limits.fleet_metadata_agent_ms);
+        match timeout(own, self.backend.metadata(agent)).await {
             Ok(metadata) => metadata.cleaned(&self.options.limits),
             Err(_) => {
                 tracing::debug!(agent = agent.name, "its metadata took too long");
@@ -306,9 +321,7 @@ impl<B: Backend> Fleet<B> {
         let seen = self.backend.agent(&lookup(&input.agent_name)?).await?;
         let metadata = async {
             if seen.status.availability().is_online() {
-                let until =
-                    Instant::now() + Duration::from_millis(self.options.limits.fleet_metadata_list_ms);
-                self.metadata_before(&seen, until).await
+                self.metadata(&seen).await
             } else {
                 Metadata::default()
             }
@@ -418,7 +431,13 @@ impl<B: Backend> Fleet<B> {
     }
 
     async fn stop(&self, input: &ByName) -> Result<Stopped, FleetError> {
-        let agent = self.live(&lookup(&input.agent_name)?, "there is no task to stop").await?;
+        let agent =
+            self.live(&lookup(&input.agent_name)?, "there is no task to stop").await.map_err(|error| {
+                match error.kind() {
+                    ErrorKind::BadRequest => error.with("reason", "no_running_task"),
+                    _ => error,
+                }
+            })?;
         if agent.status.availability() != Availability::Busy {
             return Err(FleetError::bad_request(format!(
                 "Agent '{}' is {} and has no running task",
@@ -496,7 +515,7 @@ impl<B: Backend> Fleet<B> {
                 Ok(seen) => self.backend.live(&seen).await,
                 // An agent that is waited for until it is deleted ends by not being there.
                 Err(error) => match last_seen {
-                    Some(mut gone) if error.kind() == crate::ErrorKind::NotFound => {
+                    Some(mut gone) if error.kind() == ErrorKind::NotFound => {
                         gone.status = AgentStatus::Deleted.into();
                         gone
                     }
@@ -538,7 +557,7 @@ impl<B: Backend> Fleet<B> {
         let project = match choose_project(&projects, &input.project) {
             Choice::One(project) => project,
             other => {
-                let not_found = |message| FleetError::new(crate::ErrorKind::NotFound, message);
+                let not_found = |message| FleetError::new(ErrorKind::NotFound, message);
                 return Err(no_project(other, &input.project, &projects, not_found));
             }
         };

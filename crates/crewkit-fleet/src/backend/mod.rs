@@ -61,6 +61,9 @@ pub struct AgentRecord<H> {
     pub handle: H,
 }
 
+/// Takes agents that become known before the others.
+pub type Early<H> = tokio::sync::mpsc::UnboundedSender<AgentRecord<H>>;
+
 /// Which rows of a history to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
@@ -135,6 +138,16 @@ pub trait Backend: Send + Sync + 'static {
     /// Every agent of the caller, with role and status.
     fn agents(&self) -> impl Future<Output = Result<Vec<AgentRecord<Self::Handle>>, FleetError>> + Send;
 
+    /// The same. Where agents become known one after the other, tells `early` of those it already can, some perhaps
+    /// twice and with their roles still missing, so that more can be found out about them meanwhile.
+    fn agents_early(
+        &self,
+        early: Early<Self::Handle>,
+    ) -> impl Future<Output = Result<Vec<AgentRecord<Self::Handle>>, FleetError>> + Send {
+        drop(early);
+        self.agents()
+    }
+
     /// One agent of the caller, as one look shows it: role and spec may be missing, the status may lag.
     fn agent(
         &self,
@@ -153,8 +166,13 @@ pub trait Backend: Send + Sync + 'static {
         agent: &AgentRecord<Self::Handle>,
     ) -> impl Future<Output = Result<AgentRecord<Self::Handle>, FleetError>> + Send;
 
-    /// Whether the name is taken.
+    /// Whether the name is taken; what a caller is told then is up to [`Backend::taken`].
     fn is_taken(&self, name: &AgentName) -> impl Future<Output = Result<bool, FleetError>> + Send;
+
+    /// What is wrong with a name that is taken.
+    fn taken(name: &AgentName) -> FleetError {
+        FleetError::already_exists(name.as_str())
+    }
 
     /// Makes an agent, which begins to work on its spec by itself.
     fn create(

@@ -1,8 +1,8 @@
 //! Workspaces and templates that are not as one would wish.
 
 use crewkit_fleet::ErrorKind;
-use crewkit_fleet::model::{CreateAgent, ListAgents, ListRoles, TaskHistoryQuery, TaskStatus};
-use crewkit_testkit::coder::{Profile, Template};
+use crewkit_fleet::model::{CreateAgent, ListAgents, ListRoles, TaskHistoryQuery, TaskStatus, WaitForAgent};
+use crewkit_testkit::coder::{Fault, Kind, Profile, Template};
 
 use super::support::{
     Fixture, checked, detail, fixture, fleet, history, named, names, new_agent, refused, start,
@@ -42,6 +42,108 @@ async fn only_agents_are_agents() {
     assert_eq!(sim.count("POST", "/api/v2/workspaces"), 0, "nothing was deleted");
     let taken = refused(ErrorKind::BadRequest, fleet.create_agent(new_agent("just-a-box")).await);
     assert_eq!(detail(&taken, "reason"), "already_exists");
+    assert_eq!(detail(&taken, "coder_status"), 409);
+}
+
+/// A template the user lost the right to look into, say.
+#[tokio::test]
+async fn a_template_that_cannot_be_looked_into_hides_no_agent_of_another() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    {
+        let mut world = sim.world();
+        world.add_template(Template { name: "lost".to_owned(), ai_task: false, ..Template::default() });
+        world.add_agent("papi");
+        world.add_workspace("box", "fleetbot", "lost");
+    }
+    for status in [403, 404] {
+        sim.fault(Fault::on("/rich-parameters", Kind::Status(status)));
+        assert_eq!(names(&fleet, without_metadata()).await, ["papi"], "{status}");
+        sim.heal();
+    }
+    assert_eq!(names(&fleet, without_metadata()).await, ["box", "papi"], "nothing was concluded for good");
+}
+
+#[tokio::test]
+async fn a_question_about_templates_that_failed_is_asked_again() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    {
+        let mut world = sim.world();
+        world.push_version("setup-devcontainer", |template| template.parameters.clear());
+        let pending = world.add_agent("on-its-way");
+        pending.status = "pending".to_owned();
+        pending.task_id = None;
+        pending.has_ai_task = false;
+    }
+    sim.fault(Fault::on("/api/v2/templates?", Kind::Status(403)));
+    refused(ErrorKind::Unavailable, fleet.list_agents(without_metadata()).await);
+    sim.heal();
+    assert_eq!(names(&fleet, without_metadata()).await, ["on-its-way"]);
+}
+
+#[tokio::test]
+async fn a_busy_agent_that_said_nothing_works_on_its_spec() {
+    for profile in [Profile::V2_27, Profile::V2_29, Profile::V2_36] {
+        let Fixture { sim, fleet } = fixture(profile).await;
+        {
+            let mut world = sim.world();
+            // A watcher of the screen reports that it works, and no more.
+            world.add_agent("silent").report(5, "working", "", "");
+            world.add_agent("talks").report(5, "working", "typing", "");
+            world.add_agent("rests");
+        }
+        let list = fleet.list_agents(without_metadata()).await.unwrap();
+        let tasks: Vec<_> = list.agents.iter().map(|agent| agent.current_task.as_deref()).collect();
+        assert_eq!(tasks, [None, Some("Initial spec of silent"), Some("typing")], "{profile:?}");
+        fleet.list_agents(without_metadata()).await.unwrap();
+        let asked = sim.requests().iter().filter(|request| request.path.contains("/tasks?")).count();
+        assert_eq!(asked, 1, "{profile:?}: specs do not change");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_does_not_ask_without_end() {
+    for profile in [Profile::V2_29, Profile::V2_36] {
+        let Fixture { sim, fleet } = fixture(profile).await;
+        sim.world().add_agent("papi").report(5, "idle", "done", "");
+        let wait = |status: &str, seconds| WaitForAgent {
+            agent_name: "papi".to_owned(),
+            status: Some(status.to_owned()),
+            timeout_seconds: Some(seconds),
+        };
+        let waited = checked("wait_for_agent", fleet.wait_for_agent(wait("busy", 1)).await.unwrap());
+        assert!(!waited.reached);
+        let looks = sim.count("GET", "/api/v2/users/me/workspace/papi");
+        assert!(looks <= 3, "{profile:?}: {looks} looks in a second in which nothing changed");
+
+        // A change is seen long before the time is over.
+        let watches = || sim.requests().iter().filter(|it| it.path.ends_with("/watch")).count();
+        let before = watches();
+        let (waited, ()) = tokio::join!(fleet.wait_for_agent(wait("busy", 300)), async {
+            while watches() == before {
+                tokio::task::yield_now().await;
+            }
+            sim.world().workspace_mut("papi").agent.running = true;
+            sim.world().workspace_mut("papi").report(60, "working", "typing", "");
+        });
+        assert!(waited.unwrap().reached, "{profile:?}");
+    }
+}
+
+/// An app that is called as no other and has not reported: only its task knows that it is the agent.
+#[tokio::test]
+async fn an_agent_behind_an_app_of_any_name_can_be_interrupted() {
+    for profile in [Profile::V2_27, Profile::V2_28, Profile::V2_32] {
+        let Fixture { sim, fleet } = fixture(profile).await;
+        {
+            let mut world = sim.world();
+            let workspace = world.add_agent("papi");
+            workspace.app_slug = Some("my-own".to_owned());
+            workspace.agent.running = true;
+        }
+        assert_eq!(fleet.show_agent(named("papi")).await.unwrap().agent.status.as_str(), "busy");
+        let stopped = checked("stop_agent_task", fleet.stop_agent_task(named("papi")).await.unwrap());
+        assert!(stopped.details.confirmed, "{profile:?}");
+    }
 }
 
 #[tokio::test]
@@ -90,7 +192,8 @@ async fn statuses_are_those_of_the_data_model() {
     for word in ["stopped", "lost", "unready"] {
         let error = refused(ErrorKind::BadRequest, fleet.start_agent_task(start(word, "x")).await);
         assert_eq!(detail(&error, "reason"), "offline");
-        refused(ErrorKind::BadRequest, fleet.stop_agent_task(named(word)).await);
+        let error = refused(ErrorKind::BadRequest, fleet.stop_agent_task(named(word)).await);
+        assert_eq!(detail(&error, "reason"), "no_running_task");
     }
 }
 
@@ -125,7 +228,13 @@ async fn many_pages_are_fetched_together_and_nobody_is_listed_twice() {
     }
     let all = fleet.list_agents(without_metadata()).await.unwrap();
     assert_eq!((all.total_count, all.agents.len()), (250, 250));
+    assert_eq!(sim.count("GET", "/api/v2/workspaces?"), 4, "more than there are, while that is not known");
+    sim.forget_requests();
+    fleet.list_agents(without_metadata()).await.unwrap();
     assert_eq!(sim.count("GET", "/api/v2/workspaces?"), 3);
+    sim.world().add_agent("agent-250");
+    let by_twenties = super::support::fleet(&sim, |settings| settings.limits.fleet_coder_page = 20);
+    assert_eq!(by_twenties.list_agents(without_metadata()).await.unwrap().agents.len(), 251);
     for request in sim.requests() {
         assert!(
             !request.path.starts_with("/api/v2/workspaces?") || request.path.contains("owner%3Ame"),
@@ -134,9 +243,9 @@ async fn many_pages_are_fetched_together_and_nobody_is_listed_twice() {
     }
     let some = ListAgents { limit: Some(3), offset: Some(248), ..without_metadata() };
     let page = fleet.list_agents(some).await.unwrap();
-    assert_eq!(page.total_count, 250);
+    assert_eq!(page.total_count, 251);
     let names: Vec<_> = page.agents.iter().map(|agent| agent.name.as_str()).collect();
-    assert_eq!(names, ["agent-248", "agent-249"]);
+    assert_eq!(names, ["agent-248", "agent-249", "agent-250"]);
 }
 
 #[tokio::test]
@@ -232,6 +341,7 @@ async fn projects_are_found_by_any_name_and_told_apart_by_organization() {
         world.add_template(template("shared", "Shared", "acme"));
         world.add_template(template("shared", "Shared", "coder"));
         world.add_template(template("nameless", "", "acme"));
+        world.add_organization("third");
         world.add_template(Template { deprecated: true, ..template("old", "Old", "coder") });
     }
     let projects = ours.list_agent_projects().await.unwrap();
@@ -248,6 +358,19 @@ async fn projects_are_found_by_any_name_and_told_apart_by_organization() {
     let in_acme = fleet(&sim, |settings| settings.organization = Some("acme".to_owned()));
     assert_eq!(organization(in_acme, "SHARED", "b").await.unwrap(), "acme");
     assert_eq!(organization(ours.clone(), "acme/shared", "c").await.unwrap(), "acme");
+    // Where the configured organization has none of that name, the default one wins as before.
+    sim.world()
+        .template_mut("shared")
+        .versions
+        .values_mut()
+        .for_each(|it| it.organization = "third".to_owned());
+    let in_acme = fleet(&sim, |settings| settings.organization = Some("acme".to_owned()));
+    assert_eq!(organization(in_acme, "shared", "e").await.unwrap(), "coder");
+    sim.world()
+        .template_mut("shared")
+        .versions
+        .values_mut()
+        .for_each(|it| it.organization = "acme".to_owned());
     refused(ErrorKind::BadRequest, organization(ours.clone(), "Old", "d").await);
     refused(ErrorKind::NotFound, ours.list_agent_roles(ListRoles { project: "Old".to_owned() }).await);
 
@@ -255,6 +378,8 @@ async fn projects_are_found_by_any_name_and_told_apart_by_organization() {
     assert_eq!(names(&only, without_metadata()).await, ["b", "c"]);
     refused(ErrorKind::NotFound, only.show_agent(named("a")).await);
     assert_eq!(only.list_agent_projects().await.unwrap().total_count, 1);
+    let by_display_name = fleet(&sim, |settings| settings.projects = vec!["coder/SETUP".to_owned()]);
+    assert_eq!(by_display_name.list_agent_projects().await.unwrap().total_count, 1);
 }
 
 #[tokio::test]

@@ -239,6 +239,28 @@ async fn a_send_that_hangs_is_not_repeated() {
     assert_eq!(sim.count("POST", "/@fleetbot/papi.main/apps/ccw/message"), 1);
 }
 
+/// A list asks for several things at once; that all of them fail together is still one failure.
+#[tokio::test]
+async fn a_moment_that_breaks_every_request_of_a_list_is_outlived() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    sim.world().add_agent("papi");
+    sim.fault(Fault::on("/api/v2/", Kind::Drop).times(5));
+    assert_eq!(fleet.list_agents(ListAgents::default()).await.unwrap().total_count, 1);
+}
+
+/// The status that was looked at may be old by the time a task is sent; Coder looks once more.
+#[tokio::test]
+async fn an_agent_that_began_to_work_meanwhile_is_a_conflict_on_every_version() {
+    for profile in [Profile::V2_27, Profile::V2_30, Profile::V2_32, Profile::V2_37] {
+        let Fixture { sim, fleet } = fixture(profile).await;
+        sim.world().add_agent("papi").agent.running = true;
+        sim.fault(Fault::on("/apps/ccw/status", Kind::Status(404)));
+        let error = refused(ErrorKind::Conflict, fleet.start_agent_task(start("papi", "x")).await);
+        assert_eq!(detail(&error, "reason"), "busy", "{profile:?}");
+        assert!(sim.world().workspace_mut("papi").agent.messages.is_empty());
+    }
+}
+
 #[tokio::test]
 async fn broken_side_questions_do_not_break_a_list() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;

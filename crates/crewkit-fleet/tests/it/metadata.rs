@@ -5,7 +5,7 @@ use std::path::Path;
 use crewkit_core::Limits;
 use crewkit_fleet::model::ListAgents;
 use crewkit_fleet::{FleetOptions, MetadataStyle};
-use crewkit_testkit::coder::{MetadataApp, Profile};
+use crewkit_testkit::coder::{Fault, Kind, MetadataApp, Profile};
 use serde_json::{Value, json};
 
 use super::support::{CoderFleet, Fixture, checked, fixture, fleet, json as to_json, named, patient};
@@ -248,6 +248,70 @@ async fn one_hanging_workspace_of_ten_costs_its_own_metadata_only() {
         assert_eq!(agent["metadata"], expected, "{number}");
     }
     assert_eq!(shown(&fleet, "agent-4").await["metadata"], json!({}));
+}
+
+#[tokio::test]
+async fn agents_that_are_known_are_asked_while_others_are_still_listed() {
+    let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
+    let fleet = fleet(&sim, |settings| {
+        settings.limits = Limits { fleet_coder_page: 1, fleet_coder_request_ms: 2_000, ..patient() };
+    });
+    for number in 0..2 {
+        sim.world().add_agent(&format!("agent-{number}")).metadata =
+            endpoint(json!({"n": field(json!(number), true)}));
+    }
+    // The second page comes when it is asked for a second time.
+    sim.fault(Fault::on("offset=1", Kind::Hang).times(1));
+    let list = to_json(&fleet.list_agents(ListAgents::default()).await.unwrap());
+    let listed: Vec<_> = list["agents"].as_array().unwrap().iter().map(|agent| &agent["metadata"]).collect();
+    assert_eq!(listed, [&json!({"n": 0}), &json!({"n": 1})]);
+    let order: Vec<String> = sim.requests().into_iter().map(|request| request.path).collect();
+    let first_metadata = order.iter().position(|path| path.ends_with("/metadata")).unwrap();
+    let second_page = order.iter().rposition(|path| path.contains("offset=1")).unwrap();
+    assert!(first_metadata < second_page, "{order:#?}");
+    assert_eq!(order.iter().filter(|path| path.ends_with("/metadata")).count(), 2, "each is asked once");
+}
+
+#[tokio::test]
+async fn filters_and_pages_decide_who_is_asked() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    for number in 0..4 {
+        sim.world().add_agent(&format!("agent-{number}")).metadata =
+            endpoint(json!({"n": field(json!(number), true)}));
+    }
+    sim.world().workspace_mut("agent-3").report(5, "working", "typing", "");
+    let cases = [
+        (ListAgents { limit: Some(1), offset: Some(1), ..ListAgents::default() }, vec!["agent-1"]),
+        (ListAgents { status_filter: Some("busy".to_owned()), ..ListAgents::default() }, vec!["agent-3"]),
+        (ListAgents { role_filter: Some("manager".to_owned()), ..ListAgents::default() }, vec![]),
+        (ListAgents { project_filter: Some("other".to_owned()), ..ListAgents::default() }, vec![]),
+    ];
+    for (query, asked) in cases {
+        sim.forget_requests();
+        let list = fleet.list_agents(query).await.unwrap();
+        let names: Vec<_> = list.agents.iter().map(|agent| agent.name.as_str()).collect();
+        assert_eq!(names, asked);
+        assert!(list.agents.iter().all(|agent| agent.metadata_count == 1));
+        let count = sim.requests().iter().filter(|request| request.path.ends_with("/metadata")).count();
+        assert_eq!(count, asked.len());
+    }
+}
+
+/// Apps are reached by path when Coder cannot say where their subdomains are; it is not asked for each.
+#[tokio::test]
+async fn without_the_host_of_subdomains_every_app_is_asked_by_path() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    for number in 0..20 {
+        let mut world = sim.world();
+        let workspace = world.add_agent(&format!("agent-{number:02}"));
+        workspace.subdomain = true;
+        workspace.metadata = endpoint(json!({"n": field(json!(number), true)}));
+    }
+    sim.fault(Fault::on("/applications/host", Kind::Status(500)));
+    let list = fleet.list_agents(ListAgents::default()).await.unwrap();
+    assert!(list.agents.iter().all(|agent| agent.metadata_count == 1));
+    let asked = sim.count("GET", "/api/v2/applications/host");
+    assert!(asked <= 3, "{asked}: the attempts of one question");
 }
 
 #[tokio::test]

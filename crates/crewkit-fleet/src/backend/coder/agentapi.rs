@@ -55,10 +55,35 @@ pub(super) struct Message {
     pub(super) time: Option<Moment>,
 }
 
+/// The pattern of the subdomains apps are reached at, asked for once.
+#[derive(Default)]
+pub(super) struct AppHost(tokio::sync::Mutex<Option<(Instant, Option<String>)>>);
+
+/// Time Coder gets to name the pattern; apps can be reached by path meanwhile.
+const HOST_TIME: Duration = Duration::from_secs(1);
+/// How long it is believed that it cannot: a list of many agents must not ask for each.
+const HOST_AGAIN: Duration = Duration::from_secs(30);
+
+impl AppHost {
+    async fn pattern(&self, client: &Client) -> Option<String> {
+        let mut known = self.0.lock().await;
+        match &*known {
+            Some((_, Some(pattern))) => return Some(pattern.clone()),
+            Some((at, None)) if at.elapsed() < HOST_AGAIN => return None,
+            _ => {}
+        }
+        let asked = client.get::<ApplicationHost>("/api/v2/applications/host", &[]);
+        let answer = tokio::time::timeout(HOST_TIME, asked).await;
+        let pattern = answer.ok().and_then(Result::ok).map(|answer| answer.host);
+        *known = Some((Instant::now(), pattern.clone()));
+        pattern
+    }
+}
+
 /// Where an app in a workspace can be reached, the likelier place first.
 pub(super) async fn addresses(
     client: &Client,
-    host: &tokio::sync::OnceCell<String>,
+    host: &AppHost,
     workspace: &Workspace,
     agent: &WorkspaceAgent,
     app: &App,
@@ -67,10 +92,8 @@ pub(super) async fn addresses(
     if app.subdomain
         && let Some(label) = &app.subdomain_name
     {
-        let pattern = host.get_or_try_init(async || {
-            client.get::<ApplicationHost>("/api/v2/applications/host", &[]).await.map(|answer| answer.host)
-        });
-        found.extend(pattern.await.ok().and_then(|pattern| subdomain_address(client.base(), pattern, label)));
+        let pattern = host.pattern(client).await;
+        found.extend(pattern.and_then(|pattern| subdomain_address(client.base(), &pattern, label)));
     }
     let path = format!("/@{}/{}.{}/apps/{}/", workspace.owner_name, workspace.name, agent.name, app.slug);
     found.push(client.url(&path, &[]));
@@ -99,7 +122,8 @@ pub(super) async fn ask(
 ) -> Result<AppAnswer, AppError> {
     let mut trouble = AppError::Unreachable("it has no address".to_owned());
     for place in places {
-        let Ok(url) = place.join(path) else { continue };
+        let mut url = place.clone();
+        url.set_path(&format!("{}{path}", place.path()));
         match client.app(method.clone(), url, body, until).await {
             Ok(answer) if answer.is_json && !answer.status.is_redirection() => return Ok(answer),
             // A page of the proxy: the app is not here, or not there at all. Nothing was delivered.

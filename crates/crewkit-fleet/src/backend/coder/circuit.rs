@@ -12,6 +12,8 @@ const PATIENCE: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Circuit {
     silences: u32,
+    /// When the latest of them was noticed.
+    noticed: Option<Instant>,
     closed_until: Option<Instant>,
     reason: String,
 }
@@ -36,8 +38,13 @@ impl Circuit {
         self.closed_until = None;
     }
 
-    /// Notes that it did not.
-    pub(super) fn silent(&mut self, now: Instant, pause: Duration, reason: &str) {
+    /// Notes that a request that was begun at `begun` got no answer. Those that were under way together count as one:
+    /// a single moment of silence hits them all.
+    pub(super) fn silent(&mut self, begun: Instant, now: Instant, pause: Duration, reason: &str) {
+        if self.noticed.is_some_and(|noticed| begun < noticed) {
+            return;
+        }
+        self.noticed = Some(now);
         self.silences = self.silences.saturating_add(1);
         if self.silences >= PATIENCE {
             self.closed_until = Some(now + pause);
@@ -57,10 +64,10 @@ mod tests {
         let start = Instant::now();
         let mut circuit = Circuit::default();
         for _ in 0..2 {
-            circuit.silent(start, PAUSE, "refused");
+            circuit.silent(start, start, PAUSE, "refused");
             assert!(circuit.admit(start, PAUSE).is_ok());
         }
-        circuit.silent(start, PAUSE, "refused");
+        circuit.silent(start, start, PAUSE, "refused");
         let (left, reason) = circuit.admit(start + Duration::from_secs(4), PAUSE).unwrap_err();
         assert_eq!((left, reason.as_str()), (Duration::from_secs(6), "refused"));
 
@@ -76,10 +83,24 @@ mod tests {
         let now = Instant::now();
         let mut circuit = Circuit::default();
         for _ in 0..10 {
-            circuit.silent(now, PAUSE, "x");
-            circuit.silent(now, PAUSE, "x");
+            circuit.silent(now, now, PAUSE, "x");
+            circuit.silent(now, now, PAUSE, "x");
             circuit.answered();
         }
         assert!(circuit.admit(now, PAUSE).is_ok());
+    }
+
+    #[test]
+    fn requests_that_were_under_way_together_are_one_silence() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut circuit = Circuit::default();
+        for attempt in 0..3 {
+            assert!(circuit.admit(at(attempt), PAUSE).is_ok(), "attempt {attempt}");
+            for _ in 0..5 {
+                circuit.silent(at(attempt), at(attempt + 1), PAUSE, "x");
+            }
+        }
+        assert!(circuit.admit(at(3), PAUSE).is_err());
     }
 }

@@ -11,6 +11,7 @@ use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Certificate, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::capability::Version;
@@ -31,6 +32,8 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// How long a connection is kept open for reuse. On HTTP/1 a list with metadata needs one for each agent, and most of
 /// its work is opening them; who lists again soon finds them open.
 const IDLE: Duration = Duration::from_secs(20);
+/// Bytes of a list that are taken apart at once.
+const HANDFUL: usize = 128 * 1024;
 /// Longest wait a rate limit is honoured with.
 const LONGEST_RATE_WAIT: u64 = 60;
 
@@ -97,6 +100,9 @@ impl Connector {
             .connect_timeout(CONNECT)
             // Every request has a deadline, and no connection lives long without one.
             .tcp_keepalive(None)
+            .tcp_keepalive_interval(None)
+            .tcp_keepalive_retries(None)
+            .tcp_user_timeout(None)
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(self.idle_connections);
         match &self.trust {
@@ -188,13 +194,13 @@ impl Client {
 
     /// Reads a page of workspaces while it arrives, keeping of each what `keep` makes of it; also says how many there
     /// are on all pages.
-    pub(super) async fn workspaces<T>(
+    pub(super) async fn workspaces<T: Send + 'static>(
         &self,
         query: &[(&str, &str)],
-        keep: impl Fn(Workspace) -> T,
+        keep: fn(Workspace) -> T,
     ) -> Result<(Vec<T>, usize), CoderError> {
         let url = self.url("/api/v2/workspaces", query);
-        self.persistently(|until| self.workspace_page(url.clone(), until, &keep)).await
+        self.persistently(|until| self.workspace_page(url.clone(), until, keep)).await
     }
 
     /// Sends something once.
@@ -364,10 +370,13 @@ impl Client {
         lock(&self.circuit)
             .admit(Instant::now(), pause)
             .map_err(|(left, reason)| CoderError::Paused { seconds: left.as_secs() + 1, reason })?;
+        let begun = Instant::now();
         let outcome = request.await;
         let mut circuit = lock(&self.circuit);
         match &outcome {
-            Err(error) if error.is_silence() => circuit.silent(Instant::now(), pause, &error.to_string()),
+            Err(error) if error.is_silence() => {
+                circuit.silent(begun, Instant::now(), pause, &error.to_string());
+            }
             _ => circuit.answered(),
         }
         outcome
@@ -379,26 +388,62 @@ impl Client {
         self.body(response, until, time).await
     }
 
-    async fn workspace_page<T>(
+    async fn workspace_page<T: Send + 'static>(
         &self,
         url: Url,
         until: Instant,
-        keep: impl Fn(Workspace) -> T,
+        keep: fn(Workspace) -> T,
     ) -> Result<(Vec<T>, usize), CoderError> {
         let time = until.saturating_duration_since(Instant::now());
-        let response = self.good(self.answer(self.http.get(url), until, time).await?, until, time).await?;
-        let longest = usize::try_from(self.limits.fleet_coder_answer_bytes).unwrap_or(usize::MAX);
-        let mut splitter = Splitter::new(longest);
-        let mut found = Vec::new();
-        let mut chunks = response.bytes_stream();
-        while let Some(chunk) = next_before(&mut chunks, until, time).await? {
-            splitter.feed(&chunk, |element| {
-                found.push(keep(decode(element)?));
-                Ok::<(), CoderError>(())
-            })?;
+        let mut request = self.http.get(url);
+        if self.base.scheme() == "http" {
+            // A connection of HTTP/1 keeps the large buffer a page made it grow. There are as many connections as
+            // agents, so that one after the other would have one; opening another instead costs next to nothing.
+            request = request.header(header::CONNECTION, "close");
         }
-        let page: WorkspacePage = decode(&splitter.finish()?)?;
-        Ok((found, page.count))
+        let response = self.good(self.answer(request, until, time).await?, until, time).await?;
+        let longest = usize::try_from(self.limits.fleet_coder_answer_bytes).unwrap_or(usize::MAX);
+        let (pieces, mut arriving) = mpsc::channel(1);
+        // Megabytes are taken apart on a thread of their own: the requests that follow from the first workspaces are
+        // made meanwhile.
+        let reader = tokio::task::spawn_blocking(move || {
+            let mut splitter = Splitter::new(longest);
+            let mut found = Vec::new();
+            while let Some(pieces) = arriving.blocking_recv() {
+                for piece in Vec::into_iter(pieces) {
+                    splitter.feed(AsRef::<[u8]>::as_ref(&piece), |element| {
+                        found.push(keep(decode(element)?));
+                        Ok::<(), CoderError>(())
+                    })?;
+                }
+            }
+            let page: WorkspacePage = decode(&splitter.finish()?)?;
+            Ok((found, page.count))
+        });
+        let mut chunks = response.bytes_stream();
+        let (mut waiting, mut size) = (Vec::new(), 0);
+        loop {
+            let chunk = next_before(&mut chunks, until, time).await?;
+            let is_end = chunk.is_none();
+            if let Some(chunk) = chunk {
+                size += chunk.len();
+                waiting.push(chunk);
+            }
+            // Some servers send crumbs, and to wake the reader for each would cost more than reading it.
+            if is_end || size >= HANDFUL {
+                size = 0;
+                let is_over = pieces.send(std::mem::take(&mut waiting)).await.is_err();
+                // A reader that takes no more has seen enough, and says why.
+                if is_end || is_over {
+                    break;
+                }
+            }
+        }
+        drop(pieces);
+        reader.await.map_err(|_| CoderError::Malformed {
+            reason: "it could not be read".to_owned(),
+            request_id: None,
+        })?
     }
 
     /// Sends a request and notes the version in its answer.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{AgentRecord, Backend, BackendInfo, Interrupted, Made, Moved, NewAgent, Rows};
+use super::{AgentRecord, Backend, BackendInfo, Early, Interrupted, Made, Moved, NewAgent, Rows};
 use crate::equip::{Choice, DriftReport, EquipOrder, EquipReport};
 use crate::error::FleetError;
 use crate::history::Report;
@@ -102,7 +102,7 @@ struct Inner {
     settings: CoderSettings,
     clock: Clock,
     me: OnceCell<wire::User>,
-    app_host: OnceCell<String>,
+    app_host: agentapi::AppHost,
     /// Presets and parameters never change within a version of a template.
     presets: Cache<Arc<Vec<wire::Preset>>>,
     parameters: Cache<Arc<Vec<wire::RichParameter>>>,
@@ -164,13 +164,13 @@ impl CoderBackend {
                 settings,
                 clock,
                 me: OnceCell::new(),
-                app_host: OnceCell::new(),
+                app_host: agentapi::AppHost::default(),
                 presets: Cache::new(),
                 parameters: Cache::new(),
                 specs: Cache::new(),
                 task_templates: Mutex::new(None),
                 tasks_routes: capability::TasksRoutes::default(),
-                workspace_count: AtomicUsize::new(0),
+                workspace_count: AtomicUsize::new(record::UNKNOWN_COUNT),
                 journal,
                 kit_locks: kit::Locks::default(),
                 settling: TaskTracker::new(),
@@ -211,7 +211,14 @@ impl Backend for CoderBackend {
     }
 
     async fn agents(&self) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
-        self.inner.agents().await
+        self.inner.agents(None).await
+    }
+
+    async fn agents_early(
+        &self,
+        early: Early<CoderHandle>,
+    ) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
+        self.inner.agents(Some(&early)).await
     }
 
     async fn agent(&self, name: &AgentName) -> Result<AgentRecord<CoderHandle>, FleetError> {
@@ -231,6 +238,11 @@ impl Backend for CoderBackend {
 
     async fn is_taken(&self, name: &AgentName) -> Result<bool, FleetError> {
         self.inner.workspace(name).await.map(|found| found.is_some())
+    }
+
+    fn taken(name: &AgentName) -> FleetError {
+        // What Coder itself would answer, which was not asked in vain.
+        FleetError::already_exists(name.as_str()).with("coder_status", 409)
     }
 
     async fn create(&self, new: NewAgent<'_>) -> Result<Made<CoderHandle>, FleetError> {

@@ -21,39 +21,41 @@ impl Inner {
         let templates = self.client.get::<NullableList<Template>>("/api/v2/templates", &[]).await?.into_vec();
         let organizations: std::collections::BTreeSet<_> =
             templates.iter().map(|template| template.organization_id).collect();
-        let preferred = if organizations.len() > 1 { self.preferred_organization().await? } else { None };
-        let mut projects: Vec<Project> = templates
+        let preferred =
+            if organizations.len() > 1 { self.preferred_organizations().await? } else { Vec::new() };
+        let mut found: Vec<(Uuid, Project)> = templates
             .into_iter()
             .filter(|template| !template.deprecated && !template.deleted)
-            .map(|template| project(template, preferred))
-            .filter(|project| self.is_allowed_project(project))
+            .map(|template| (template.organization_id, project(template)))
+            .filter(|(_, project)| self.is_allowed_project(project))
             .collect();
+        prefer(&mut found, &preferred);
+        let mut projects: Vec<Project> = found.into_iter().map(|(_, project)| project).collect();
         projects.sort_by(|a, b| {
             (a.name.to_lowercase(), &a.organization).cmp(&(b.name.to_lowercase(), &b.organization))
         });
         Ok(projects)
     }
 
-    /// The organization that wins when a name exists in several: the configured one, or Coder's default.
-    async fn preferred_organization(&self) -> Result<Option<Uuid>, FleetError> {
+    /// The organizations that win when a name exists in several: the configured one, then Coder's default.
+    async fn preferred_organizations(&self) -> Result<Vec<Uuid>, FleetError> {
         let organizations =
             self.client.get::<NullableList<Organization>>("/api/v2/organizations", &[]).await?.into_vec();
         let configured = self.settings.organization.as_deref();
-        let found = organizations
-            .iter()
-            .find(|organization| configured.is_some_and(|name| name.eq_ignore_ascii_case(&organization.name)))
-            .or_else(|| organizations.iter().find(|organization| organization.is_default));
-        Ok(found.map(|organization| organization.id))
+        let is_configured = |organization: &&Organization| {
+            configured.is_some_and(|name| name.eq_ignore_ascii_case(&organization.name))
+        };
+        let found = organizations.iter().find(is_configured);
+        let default = organizations.iter().find(|organization| organization.is_default);
+        Ok(found.into_iter().chain(default).map(|organization| organization.id).collect())
     }
 
     fn is_allowed_project(&self, project: &Project) -> bool {
         let allowed = &self.settings.projects;
-        let names = [&project.name, &project.template_name, &project.template_id];
-        let long = format!("{}/{}", project.organization, project.template_name);
+        let names =
+            aliases(&project.name, &project.template_name, &project.template_id, &project.organization);
         allowed.is_empty()
-            || allowed.iter().any(|word| {
-                names.iter().any(|name| name.eq_ignore_ascii_case(word)) || long.eq_ignore_ascii_case(word)
-            })
+            || allowed.iter().any(|word| names.iter().any(|name| name.eq_ignore_ascii_case(word)))
     }
 
     /// The presets of the project's active version; without any, the options of a parameter that is a role.
@@ -129,7 +131,32 @@ pub(super) fn version_of(project: &Project) -> Result<Uuid, FleetError> {
         .map_err(|_| FleetError::unavailable(format!("project '{}' has no active version", project.name)))
 }
 
-fn project(template: Template, preferred: Option<Uuid>) -> Project {
+/// Everything a project can be called.
+pub(super) fn aliases(name: &str, template_name: &str, id: &str, organization: &str) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        template_name.to_owned(),
+        id.to_owned(),
+        format!("{organization}/{template_name}"),
+        format!("{organization}/{name}"),
+    ]
+}
+
+/// Marks which project a name means that several have: that of the first organization in which there is one.
+fn prefer(found: &mut [(Uuid, Project)], organizations: &[Uuid]) {
+    let names = |project: &Project| [project.name.to_lowercase(), project.template_name.to_lowercase()];
+    let mut taken = std::collections::HashSet::new();
+    for organization in organizations {
+        let mut ours = Vec::new();
+        for (_, project) in found.iter_mut().filter(|(id, _)| id == organization) {
+            project.preferred = names(project).iter().all(|name| !taken.contains(name));
+            ours.extend(names(project));
+        }
+        taken.extend(ours);
+    }
+}
+
+fn project(template: Template) -> Project {
     let name =
         if template.display_name.is_empty() { template.name.clone() } else { template.display_name.clone() };
     Project {
@@ -141,7 +168,7 @@ fn project(template: Template, preferred: Option<Uuid>) -> Project {
         id: template.id.to_string(),
         organization: template.organization_name,
         active_version_id: template.active_version_id.to_string(),
-        preferred: preferred == Some(template.organization_id),
+        preferred: false,
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crewkit_core::{AgentName, AgentStatus};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::{FutureExt, join_all, try_join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, json};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -14,14 +15,14 @@ use uuid::Uuid;
 use super::agentapi::{self, Activity};
 use super::capability::TasksRoute;
 use super::error::CoderError;
+use super::project::aliases;
 use super::sse::Events;
-use super::status::{self, Membership};
-use super::wire::{Template, User, Workspace};
+use super::status::{self, Digest, Membership};
+use super::wire::{NullableList, Template, User, Workspace};
 use super::{CoderHandle, Inner};
-use crate::backend::{AgentRecord, BackendInfo};
+use crate::backend::{AgentRecord, BackendInfo, Early};
 use crate::error::FleetError;
 use crate::filter::UNKNOWN_ROLE;
-use crate::history;
 
 /// Time the agent itself gets to say whether it works.
 pub(super) const LIVE_CHECK: Duration = Duration::from_secs(2);
@@ -31,6 +32,11 @@ const SETTLING_SECONDS: i64 = 120;
 const TASK_TEMPLATES_FRESH: Duration = Duration::from_mins(1);
 /// Most pages of one list.
 const MOST_PAGES: usize = 500;
+/// Pages asked for while the number of workspaces is not known: one that is empty costs Coder little, and hundreds of
+/// agents come a round trip earlier.
+const FIRST_PAGES: usize = 4;
+/// Stands for a number of workspaces nobody has told yet.
+pub(super) const UNKNOWN_COUNT: usize = usize::MAX;
 
 impl Inner {
     /// The user whose workspaces are meant.
@@ -40,8 +46,11 @@ impl Inner {
     }
 
     /// Every agent of the user, with role and status.
-    pub(super) async fn agents(&self) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
-        let (me, workspaces) = tokio::try_join!(self.me(), self.workspaces())?;
+    pub(super) async fn agents(
+        &self,
+        early: Option<&Early<CoderHandle>>,
+    ) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
+        let (me, workspaces) = tokio::try_join!(self.me(), self.workspaces(early))?;
         let mut mine = Vec::new();
         let mut undecided = Vec::new();
         let mut seen = BTreeSet::new();
@@ -64,13 +73,30 @@ impl Inner {
             undecided.into_iter().zip(answers).filter(|(_, yes)| *yes).map(|((record, ..), _)| record),
         );
         mine.retain(|record| self.is_allowed(record));
-        self.add_roles(&mut mine).await;
+        let is_silent = |record: &AgentRecord<CoderHandle>| {
+            record.status == AgentStatus::Busy && record.current_task.is_none()
+        };
+        let has_silent = mine.iter().any(is_silent);
+        let prompts = async {
+            // One request tells what all of them were created for.
+            if has_silent {
+                self.tasks_route().await;
+            }
+        };
+        tokio::join!(self.add_roles(&mut mine), prompts);
+        for record in mine.iter_mut().filter(|record| is_silent(record)) {
+            record.spec = self.specs.get(record.handle.workspace.id);
+            record.current_task = record.spec.as_deref().and_then(first_line);
+        }
         mine.sort_by_key(|agent| agent.name.to_lowercase());
         Ok(mine)
     }
 
-    /// All pages of the user's workspaces: the first one says how many there are, the others come together.
-    async fn workspaces(&self) -> Result<Vec<AgentRecord<CoderHandle>>, CoderError> {
+    /// All pages of the user's workspaces, which come together.
+    async fn workspaces(
+        &self,
+        early: Option<&Early<CoderHandle>>,
+    ) -> Result<Vec<AgentRecord<CoderHandle>>, CoderError> {
         let size = usize::try_from(self.settings.limits.fleet_coder_page).unwrap_or(100).max(1);
         let owner = format!("owner:{}", self.settings.owner);
         let page = |number: usize| {
@@ -78,21 +104,51 @@ impl Inner {
             let owner = &owner;
             async move {
                 let query = [("q", owner.as_str()), ("limit", &limit), ("offset", &offset)];
-                self.client.workspaces(&query, |workspace| self.summary(workspace)).await
+                let (found, count) = self.client.workspaces(&query, Digest::brief).await?;
+                let found: Vec<_> = found.into_iter().map(|digest| self.described(digest)).collect();
+                if let Some(early) = early {
+                    self.tell_early(&found, early).await;
+                }
+                Ok::<_, CoderError>(Some((found, count)))
             }
         };
-        // As many as there were last time are asked for at once; what has come since follows.
-        let known = self.workspace_count.load(Ordering::Relaxed).div_ceil(size).clamp(1, MOST_PAGES);
-        let first = try_join_all((0..known).map(&page)).await?;
-        let count = first.first().map_or(0, |(_, count)| *count);
+        // As many as there were last time are asked for at once; the others as soon as one says how many there are.
+        let known = match self.workspace_count.load(Ordering::Relaxed) {
+            UNKNOWN_COUNT => FIRST_PAGES,
+            count => count.div_ceil(size).clamp(1, MOST_PAGES),
+        };
+        let mut asked = known;
+        let mut count = 0;
+        let mut all = Vec::new();
+        let mut coming: FuturesUnordered<_> = (0..known).map(|number| page(number).left_future()).collect();
+        while let Some(arrived) = coming.next().await {
+            let Some((records, total)) = arrived? else { continue };
+            let pages = |count: usize| count.div_ceil(size).min(MOST_PAGES);
+            coming.extend((asked..pages(total)).map(|number| page(number).left_future()));
+            asked = asked.max(pages(total));
+            count = count.max(total);
+            if all.is_empty() {
+                // The roles of the first agents are mostly those of the others; they are needed soon.
+                coming.push(self.learn_roles(versions(&records)).right_future());
+            }
+            // Items move between pages while they are read; `agents` drops what came twice.
+            all.extend(records);
+        }
         self.workspace_count.store(count, Ordering::Relaxed);
-        let mut all: Vec<_> = first.into_iter().flat_map(|(workspaces, _)| workspaces).collect();
-        let pages = count.div_ceil(size).min(MOST_PAGES);
-        // The roles of the first agents are mostly those of the others; they are needed soon.
-        let (rest, ()) = tokio::join!(try_join_all((known..pages).map(&page)), self.learn_roles(&all));
-        // Items move between pages while they are read; `agents` drops what came twice.
-        all.extend(rest?.into_iter().flat_map(|(workspaces, _)| workspaces));
         Ok(all)
+    }
+
+    /// Passes on those of a page that are agents of the user for certain.
+    async fn tell_early(&self, records: &[AgentRecord<CoderHandle>], early: &Early<CoderHandle>) {
+        let Ok(me) = self.me().await else { return };
+        for record in records {
+            let workspace = &record.handle.workspace;
+            let is_mine = workspace.owner_id == me.id && self.is_allowed(record);
+            if is_mine && status::membership(workspace) == Membership::Agent {
+                // Who no longer listens has what was needed.
+                let _ = early.send(record.clone());
+            }
+        }
     }
 
     /// One workspace of the user, agent or not.
@@ -129,26 +185,34 @@ impl Inner {
 
     /// Whether workspaces of this template are agents, when they do not show it themselves yet.
     async fn makes_agents(&self, template: Uuid, version: Uuid) -> Result<bool, FleetError> {
-        if self.prompt_parameter(version).await?.is_some() {
-            return Ok(true);
+        match self.prompt_parameter(version).await {
+            Ok(Some(_)) => return Ok(true),
+            Ok(None) => {}
+            // A template the user may not look into any more says nothing, and spoils the list of the others least.
+            Err(error) if matches!(error.status(), Some(403 | 404 | 410 | 425)) => {}
+            Err(error) => return Err(error.into()),
         }
-        Ok(self.task_templates().await.contains(&template))
+        Ok(self.task_templates().await?.contains(&template))
     }
 
-    async fn task_templates(&self) -> Arc<Vec<Uuid>> {
+    async fn task_templates(&self) -> Result<Arc<Vec<Uuid>>, CoderError> {
         let remembered = self.task_templates.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((at, templates)) = remembered
             && at.elapsed() < TASK_TEMPLATES_FRESH
         {
-            return templates;
+            return Ok(templates);
         }
-        let found = self.client.get::<Vec<Template>>("/api/v2/templates", &[("q", "has-ai-task:true")]).await;
-        // A Coder too old for the question has no such templates.
-        let templates =
-            Arc::new(found.unwrap_or_default().into_iter().map(|template| template.id).collect::<Vec<_>>());
+        let query = [("q", "has-ai-task:true")];
+        let found = match self.client.get::<NullableList<Template>>("/api/v2/templates", &query).await {
+            Ok(found) => found.into_vec(),
+            // A Coder too old for the question has no such templates.
+            Err(error) if error.status() == Some(400) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let templates = Arc::new(found.into_iter().map(|template| template.id).collect::<Vec<_>>());
         *self.task_templates.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), Arc::clone(&templates)));
-        templates
+        Ok(templates)
     }
 
     fn is_allowed(&self, record: &AgentRecord<CoderHandle>) -> bool {
@@ -159,55 +223,41 @@ impl Inner {
                 .any(|word| record.project_aliases.iter().any(|name| name.eq_ignore_ascii_case(word)))
     }
 
-    /// An agent of a list: everything but its reports, of which there can be hundreds.
-    fn summary(&self, workspace: Workspace) -> AgentRecord<CoderHandle> {
-        let mut record = self.record(workspace);
-        record.handle.reports = Arc::default();
-        record
+    /// Describes the agent in a workspace; its role is not known yet.
+    pub(super) fn record(&self, workspace: Workspace) -> AgentRecord<CoderHandle> {
+        self.described(Digest::of(workspace))
     }
 
-    /// Describes the agent in a workspace; its role is not known yet.
-    pub(super) fn record(&self, mut workspace: Workspace) -> AgentRecord<CoderHandle> {
-        let reports = status::reports(&workspace);
-        let verdict = status::judge(&workspace, &reports);
+    fn described(&self, digest: Digest) -> AgentRecord<CoderHandle> {
+        let Digest { workspace, reports, verdict, last, pull_request_url } = digest;
         let project = if workspace.template_display_name.is_empty() {
             workspace.template_name.clone()
         } else {
             workspace.template_display_name.clone()
         };
-        let last = history::newest_message(&reports);
-        let fresh = last.filter(|report| report.at > workspace.latest_build.created_at);
+        let fresh = last.as_ref().filter(|report| report.at > workspace.latest_build.created_at);
         let is_busy = verdict.status == AgentStatus::Busy;
         let spec = self.specs.get(workspace.id);
         let current_task = fresh
             .map(|report| report.message.clone())
             .or_else(|| spec.as_deref().and_then(first_line))
             .filter(|_| is_busy);
-        for resource in &mut workspace.latest_build.resources {
-            // They are in `reports` now; one stays as the sign that this app reports.
-            resource
-                .agents
-                .iter_mut()
-                .flat_map(|agent| &mut agent.apps)
-                .for_each(|app| app.statuses.truncate(1));
-        }
         AgentRecord {
             name: workspace.name.clone(),
             workspace_id: workspace.id.to_string(),
             status: verdict.status,
             role: UNKNOWN_ROLE.to_owned(),
-            project_aliases: vec![
-                project.clone(),
-                workspace.template_name.clone(),
-                workspace.template_id.to_string(),
-                format!("{}/{}", workspace.organization_name, workspace.template_name),
-                format!("{}/{project}", workspace.organization_name),
-            ],
+            project_aliases: aliases(
+                &project,
+                &workspace.template_name,
+                &workspace.template_id.to_string(),
+                &workspace.organization_name,
+            ),
             project,
             spec,
             current_task,
-            last_task: last.map(|report| report.message.clone()),
-            pull_request_url: history::pull_request_url(&reports).map(str::to_owned),
+            last_task: last.map(|report| report.message),
+            pull_request_url,
             created_at: workspace.created_at,
             updated_at: status::last_change(&workspace),
             needs_attention: verdict.needs_attention,
@@ -222,8 +272,10 @@ impl Inner {
         }
     }
 
-    async fn learn_roles(&self, records: &[AgentRecord<CoderHandle>]) {
-        join_all(versions(records).into_iter().map(|version| self.presets(version))).await;
+    /// Reads the presets of template versions, for later. Is no page.
+    async fn learn_roles<T>(&self, versions: BTreeSet<Uuid>) -> Result<Option<T>, CoderError> {
+        join_all(versions.into_iter().map(|version| self.presets(version))).await;
+        Ok(None)
     }
 
     pub(super) async fn add_roles(&self, records: &mut [AgentRecord<CoderHandle>]) {
@@ -295,15 +347,23 @@ impl Inner {
 
     /// Where the agent's own app can be reached.
     pub(super) async fn task_places(&self, handle: &CoderHandle) -> Vec<reqwest::Url> {
-        match status::task_app(&handle.workspace) {
+        let workspace = &handle.workspace;
+        let mut found = status::task_app(workspace);
+        if found.is_none() {
+            // An app with a name of its own that has not reported yet; the task knows it.
+            let id = self.task(handle).await.and_then(|task| task.workspace_app_id);
+            found = workspace.apps().find(|(_, app)| Some(app.id) == id);
+        }
+        match found {
             Some((agent, app)) => {
-                agentapi::addresses(&self.client, &self.app_host, &handle.workspace, agent, app).await
+                agentapi::addresses(&self.client, &self.app_host, workspace, agent, app).await
             }
             None => Vec::new(),
         }
     }
 
-    /// Returns when Coder says that the workspace changed, or when the time is over.
+    /// Returns when Coder says that the workspace changed, or when the time is over. Some versions of Coder tell at once
+    /// how it is; who took that for a change would ask without end.
     pub(super) async fn changed(&self, handle: &CoderHandle, within: Duration) {
         let until = Instant::now() + within;
         let path = format!("/api/v2/workspaces/{}/watch", handle.workspace.id);
@@ -311,7 +371,11 @@ impl Inner {
         if let Ok(response) = self.client.events(&path, until).await {
             let mut events = Events::new(response, most);
             while let Some(event) = events.next(until).await {
-                if event.name == "data" {
+                let is_as_before = || {
+                    let now = serde_json::from_str::<Workspace>(&event.data).ok();
+                    now.is_some_and(|now| status::signs(&now) == status::signs(&handle.workspace))
+                };
+                if event.name == "data" && !is_as_before() {
                     return;
                 }
             }

@@ -63,11 +63,16 @@ impl Inner {
     }
 
     async fn spec_of_task(&self, handle: &CoderHandle) -> Option<String> {
+        self.task(handle).await.map(|task| task.initial_prompt).filter(|prompt| !prompt.is_empty())
+    }
+
+    /// What the tasks API knows about the workspace.
+    pub(super) async fn task(&self, handle: &CoderHandle) -> Option<CoderTask> {
         let task = self.task_id(handle)?;
         for route in self.tasks_routes.candidates(self.client.version()) {
             let path = format!("{}/{}/{task}", route.path(), self.settings.owner);
             match self.client.get::<CoderTask>(&path, &[]).await {
-                Ok(task) => return Some(task.initial_prompt).filter(|prompt| !prompt.is_empty()),
+                Ok(task) => return Some(task),
                 Err(CoderError::RouteMissing { .. }) => self.tasks_routes.is_missing(route),
                 Err(_) => return None,
             }

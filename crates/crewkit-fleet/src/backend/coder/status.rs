@@ -7,7 +7,7 @@ use crewkit_core::AgentStatus;
 use uuid::Uuid;
 
 use super::wire::{App, AppStatus, Workspace, WorkspaceAgent};
-use crate::history::Report;
+use crate::history::{self, Report};
 use crate::model::{Health, StatusWord};
 use crate::time::Moment;
 
@@ -22,6 +22,45 @@ pub(super) struct Verdict {
     pub(super) status: StatusWord,
     pub(super) health: Health,
     pub(super) needs_attention: bool,
+}
+
+/// A workspace and what it says about its agent.
+#[derive(Debug, Clone)]
+pub(super) struct Digest {
+    /// With one report for each app that reports, as the sign that it does.
+    pub(super) workspace: Workspace,
+    pub(super) reports: Vec<Report>,
+    pub(super) verdict: Verdict,
+    /// The newest report that says something.
+    pub(super) last: Option<Report>,
+    pub(super) pull_request_url: Option<String>,
+}
+
+impl Digest {
+    /// Draws the conclusions.
+    pub(super) fn of(mut workspace: Workspace) -> Self {
+        let reports = reports(&workspace);
+        let verdict = judge(&workspace, &reports);
+        for resource in &mut workspace.latest_build.resources {
+            resource
+                .agents
+                .iter_mut()
+                .flat_map(|agent| &mut agent.apps)
+                .for_each(|app| app.statuses.truncate(1));
+        }
+        Self {
+            verdict,
+            last: history::newest_message(&reports).cloned(),
+            pull_request_url: history::pull_request_url(&reports).map(str::to_owned),
+            workspace,
+            reports,
+        }
+    }
+
+    /// The same without the reports, of which there can be hundreds.
+    pub(super) fn brief(workspace: Workspace) -> Self {
+        Self { reports: Vec::new(), ..Self::of(workspace) }
+    }
 }
 
 /// Whether a workspace is an agent of the fleet.
@@ -96,6 +135,20 @@ fn report(status: &AppStatus) -> Report {
     }
 }
 
+/// What a status is concluded from, to tell whether anything changed.
+pub(super) fn signs(workspace: &Workspace) -> Vec<String> {
+    let build = &workspace.latest_build;
+    let report = workspace.latest_app_status.as_ref().map(|status| status.id);
+    let mut signs = vec![format!("{} {} {report:?}", build.id, build.status)];
+    signs.extend(
+        workspace
+            .all_agents()
+            .map(|agent| format!("{} {} {}", agent.id, agent.status, agent.lifecycle_state)),
+    );
+    signs.extend(workspace.apps().map(|(_, app)| format!("{} {}", app.id, app.health)));
+    signs
+}
+
 /// When something about the workspace last changed; Coder's own `updated_at` does not move with builds or reports.
 pub(super) fn last_change(workspace: &Workspace) -> Moment {
     let reported = workspace.latest_app_status.as_ref().map(|status| status.created_at);
@@ -148,7 +201,8 @@ fn not_running(workspace: &Workspace) -> Verdict {
         build.status.parse().map_or_else(|_| StatusWord::Foreign(build.status.clone()), StatusWord::Known);
     let failed = status == AgentStatus::Failed;
     let health = if failed {
-        Health::bad(build.job.error.clone().unwrap_or_else(|| "the workspace build failed".to_owned()))
+        let said = build.job.error.clone().filter(|error| !error.is_empty());
+        Health::bad(said.unwrap_or_else(|| "the workspace build failed".to_owned()))
     } else {
         Health::good()
     };

@@ -85,7 +85,7 @@ impl Inner {
                 Err(CoderError::RouteMissing { .. }) => self.tasks_routes.is_missing(route),
                 // The tasks API does not know it; the app may.
                 Err(error) if error.status() == Some(404) => return Ok(Sent::NoSuchWay),
-                Err(error) if error.status() == Some(409) => return Err(not_at_rest(&error.to_string())),
+                Err(error) if is_not_ready(&error) => return Err(not_at_rest(&error.to_string())),
                 Err(error) if error.leaves_doubt() => {
                     return self.settle_doubt(handle, text, &error.to_string()).await;
                 }
@@ -251,6 +251,18 @@ fn context<'a>(agent: &'a AgentRecord<CoderHandle>, interventions: &'a [Interven
         busy: agent.status == AgentStatus::Busy,
         online: agent.status.availability().is_online(),
         interventions,
+    }
+}
+
+/// Whether Coder looked at the agent before it sent anything and found it at work; up to 2.31 it says so with the status
+/// of an app that cannot be reached.
+fn is_not_ready(error: &CoderError) -> bool {
+    match error {
+        CoderError::Refused(refused) => {
+            refused.status == 409
+                || (refused.status == 502 && refused.message.contains("not ready to accept input"))
+        }
+        _ => false,
     }
 }
 

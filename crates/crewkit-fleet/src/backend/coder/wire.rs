@@ -242,6 +242,8 @@ pub(super) struct CoderTask {
     #[serde(default)]
     pub(super) workspace_id: Option<Uuid>,
     #[serde(default)]
+    pub(super) workspace_app_id: Option<Uuid>,
+    #[serde(default)]
     pub(super) initial_prompt: String,
 }
 

@@ -197,7 +197,7 @@ impl Inner {
 
     async fn chosen(&self, choice: &Choice) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
         match choice {
-            Choice::All => self.agents().await,
+            Choice::All => self.agents(None).await,
             Choice::Agent(name) => {
                 let name = AgentName::lookup(name)
                     .map_err(|error| FleetError::invalid("agent_name", error.to_string()))?;
@@ -206,7 +206,7 @@ impl Inner {
                 Ok(found.into())
             }
             Choice::Project(word) => {
-                let (agents, projects) = tokio::join!(self.agents(), self.projects());
+                let (agents, projects) = tokio::join!(self.agents(None), self.projects());
                 let projects = projects?;
                 let project = match choose_project(&projects, word) {
                     filter::Choice::One(project) => project,
