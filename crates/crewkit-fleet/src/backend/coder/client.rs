@@ -33,7 +33,7 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// its work is opening them; who lists again soon finds them open.
 const IDLE: Duration = Duration::from_secs(20);
 /// Bytes of a list that are taken apart at once.
-const HANDFUL: usize = 128 * 1024;
+const HANDFUL: usize = 32 * 1024;
 /// Longest wait a rate limit is honoured with.
 const LONGEST_RATE_WAIT: u64 = 60;
 
