@@ -17,6 +17,8 @@ pub(super) struct Claude {
     usage: Usage,
     /// Names of the tools that were called; results tell only the call.
     tools: HashMap<String, String>,
+    /// Why its last request to the model failed, while it tries again.
+    trouble: Option<String>,
     verdict: Option<Verdict>,
 }
 
@@ -40,7 +42,15 @@ impl Interpreter for Claude {
                 let model = event["model"].as_str().unwrap_or("an unnamed model");
                 vec![EventBody::note(format!("claude started with {model}"))]
             }
-            "assistant" => self.assistant(&event["message"]),
+            "system" if event["subtype"] == "api_retry" => {
+                let trouble = retry(&event);
+                self.trouble = Some(trouble.clone());
+                vec![EventBody::note(trouble)]
+            }
+            "assistant" => {
+                self.trouble = None;
+                self.assistant(&event["message"])
+            }
             "user" => self.results(&event["message"]),
             "result" => self.take_result(&event),
             _ => Vec::new(),
@@ -57,9 +67,29 @@ impl Interpreter for Claude {
                 reason: StopReason::DriverFailed,
                 error: format!("{name} ended without a result"),
             },
-            None => End::Stopped { reason: StopReason::DriverFailed, error: exit.describe(name) },
+            None => {
+                let mut error = exit.describe(name);
+                if let Some(trouble) = self.trouble.take() {
+                    error = format!("{error} ({trouble})");
+                }
+                End::Stopped { reason: StopReason::DriverFailed, error }
+            }
         }
     }
+}
+
+/// It tries again for minutes, whatever the reason, and this line is all it says meanwhile.
+fn retry(event: &Value) -> String {
+    let error = event["error"].as_str().unwrap_or("no reason given");
+    let status =
+        event["error_status"].as_u64().map(|status| format!(", status {status}")).unwrap_or_default();
+    let count = |key: &str| event[key].as_u64().unwrap_or(0);
+    let pause = event["retry_delay_ms"].as_f64().unwrap_or(0.0) / 1000.0;
+    format!(
+        "a request to the model failed ({error}{status}); retry {} of {} in {pause:.1} s",
+        count("attempt"),
+        count("max_retries")
+    )
 }
 
 impl Claude {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use crewkit_core::Limits;
 use crewkit_core::run::{RunId, StopReason};
 use tokio::io::AsyncWriteExt;
-use tokio::process::{ChildStderr, Command};
+use tokio::process::{ChildStderr, ChildStdout, Command};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Exit, ProcessDriver, Stdin, interpreter};
 use crate::contract::{Durability, End, Transcript, cut_middle};
 use crate::event::EventBody;
-use crate::lines::Lines;
+use crate::lines::{Line, Lines};
 use crate::sync::lock;
 use crate::sys::ProcessTree;
 
@@ -82,34 +83,40 @@ async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: Proces
         });
     }
     let complaints = Arc::new(Mutex::new(String::new()));
+    let (complain, complained) = mpsc::channel(GATHERED);
     if let Some(stderr) = stderr {
-        tokio::spawn(keep_complaints(stderr, Arc::clone(&complaints)));
+        tokio::spawn(keep_complaints(stderr, Arc::clone(&complaints), complain));
     }
     let mut interpreter = interpreter(driver.format);
     let wall = if errand.wall.is_zero() { Duration::MAX } else { errand.wall };
     let outcome = {
         let reading = async {
             let Some(stdout) = stdout else { return Ok(()) };
-            let mut lines = Lines::new(stdout, errand.limits.driver_line_bytes);
+            let said = Lines::new(stdout, errand.limits.driver_line_bytes);
+            let mut streams = Streams { said, saying: true, complained, complaining: true };
             let room = usize::try_from(errand.limits.tool_result_bytes).unwrap_or(usize::MAX);
             let mut gathered = Vec::new();
             loop {
                 let next = if gathered.is_empty() {
-                    lines.next().await
+                    streams.next().await
                 } else {
                     // What was gathered waits no longer than this for company.
-                    let more = tokio::time::timeout(GATHER_TIME, lines.next()).await;
+                    let more = tokio::time::timeout(GATHER_TIME, streams.next()).await;
                     if more.is_err() || gathered.len() >= GATHERED {
                         errand.transcript.append(std::mem::take(&mut gathered), Durability::Soon).await?;
                     }
                     let Ok(next) = more else { continue };
                     next
                 };
-                let Ok(Some(line)) = next else { break };
-                let entries = if line.cut {
-                    vec![EventBody::note("a line of the driver's output was too long and is dropped")]
-                } else {
-                    interpreter.line(&line.text)
+                let entries = match next {
+                    None => break,
+                    Some(Heard::Said(line)) if line.cut => {
+                        vec![EventBody::note("a line of the driver's output was too long and is dropped")]
+                    }
+                    Some(Heard::Said(line)) => interpreter.line(&line.text),
+                    Some(Heard::Complained(line)) => {
+                        vec![EventBody::note(format!("on standard error: {line}"))]
+                    }
                 };
                 gathered.extend(entries.into_iter().map(|entry| bounded(entry, room)));
             }
@@ -160,6 +167,40 @@ async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: Proces
     }
 }
 
+/// A line of the process.
+enum Heard {
+    Said(Line),
+    Complained(String),
+}
+
+/// What a process says and what it complains about, in the order of arrival.
+struct Streams {
+    said: Lines<ChildStdout>,
+    saying: bool,
+    complained: mpsc::Receiver<String>,
+    complaining: bool,
+}
+
+impl Streams {
+    /// The next line of either; `None` when both have ended. A call may be abandoned.
+    async fn next(&mut self) -> Option<Heard> {
+        while self.saying || self.complaining {
+            tokio::select! {
+                biased;
+                line = self.said.next(), if self.saying => match line {
+                    Ok(Some(line)) => return Some(Heard::Said(line)),
+                    Ok(None) | Err(_) => self.saying = false,
+                },
+                line = self.complained.recv(), if self.complaining => match line {
+                    Some(line) => return Some(Heard::Complained(line)),
+                    None => self.complaining = false,
+                },
+            }
+        }
+        None
+    }
+}
+
 enum Outcome {
     Halted,
     OutOfTime,
@@ -191,14 +232,20 @@ fn bounded(entry: EventBody, room: usize) -> EventBody {
     }
 }
 
-async fn keep_complaints(stderr: ChildStderr, complaints: Arc<Mutex<String>>) {
+/// Keeps the last words of standard error for the report of the end, and passes its lines on while the run is listened to.
+async fn keep_complaints(stderr: ChildStderr, complaints: Arc<Mutex<String>>, pass_on: mpsc::Sender<String>) {
     let mut lines = Lines::new(stderr, 4096);
     while let Ok(Some(line)) = lines.next().await {
-        let mut kept = lock(&complaints);
-        kept.push_str(&line.text);
-        kept.push('\n');
-        let excess = kept.len().saturating_sub(COMPLAINT_BYTES);
-        let from = kept.ceil_char_boundary(excess);
-        kept.drain(..from);
+        {
+            let mut kept = lock(&complaints);
+            kept.push_str(&line.text);
+            kept.push('\n');
+            let excess = kept.len().saturating_sub(COMPLAINT_BYTES);
+            let from = kept.ceil_char_boundary(excess);
+            kept.drain(..from);
+        }
+        if !line.text.trim().is_empty() {
+            let _ = pass_on.send(line.text).await;
+        }
     }
 }

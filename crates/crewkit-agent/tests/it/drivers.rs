@@ -37,6 +37,8 @@ async fn every_scene_has_its_end() {
         ("claude-error", "", Claude, Err("Credit balance is too low")),
         ("claude-max-turns", "", Claude, Err("error_max_turns")),
         ("claude-no-result", "", Claude, Err("ended without a result")),
+        ("claude-refused", "", Claude, Err("Failed to authenticate. API Error: 401")),
+        ("claude-refused", "die", Claude, Err("(authentication_failed, status 401); retry 2 of 10 in 1.2 s")),
         ("codex-ok", "", Codex, Ok("did: the contract")),
         ("codex-failed", "", Codex, Err("stream disconnected")),
         ("text-ok", "", Text, Ok("working\nall done: the contract")),
@@ -126,6 +128,19 @@ async fn the_streams_become_the_same_kind_of_transcript() {
             "status completed",
         ]
     );
+}
+
+/// A person who looks at a run that gets nowhere sees why while it tries.
+#[tokio::test]
+async fn trouble_is_told_while_it_lasts() {
+    let world = world(driver("claude-refused", "hang", Format::Claude)).await;
+    let id = world.start_spec("c", spec()).await;
+    let noted = |wanted: &'static str| move |body: &EventBody| matches!(body, EventBody::Note { content } if content == wanted);
+    let retry = "a request to the model failed (authentication_failed, status 401); retry 2 of 10 in 1.2 s";
+    world.until(&id, noted(retry)).await;
+    world.until(&id, noted("on standard error: no such key")).await;
+    assert_eq!(world.engine.show(&id).unwrap().status, Some(RunStatus::Running));
+    world.engine.stop(&id).await.unwrap();
 }
 
 fn pid_in(file: &Path) -> Option<u32> {

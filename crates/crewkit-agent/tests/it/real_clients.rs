@@ -135,3 +135,17 @@ async fn a_model_that_refuses_ends_the_run_with_its_words() {
         scene.is_refused().await;
     }
 }
+
+/// Claude Code takes a key that is refused for a hiccup and tries for three minutes; a person sees that.
+#[tokio::test]
+async fn claude_code_that_is_turned_away_says_so_while_it_tries() {
+    let Some(claude) = program("claude") else { return };
+    let error = json!({"type": "authentication_error", "message": "never heard of you"});
+    let refusal = json!({"type": "error", "error": error}).to_string();
+    let scene = Scene::set(&claude, move |_, _| Turn::status(401, &refusal)).await;
+    let spec = RunSpec { driver: Some(scene.driver.clone()), ..RunSpec::default() };
+    let id = scene.world.start_spec("Say hello.", spec).await;
+    let told = |body: &EventBody| matches!(body, EventBody::Note { content } if content.contains("authentication_failed, status 401"));
+    scene.world.until(&id, told).await;
+    assert_eq!(scene.world.engine.stop(&id).await.unwrap().state.status(), RunStatus::Stopped);
+}

@@ -22,6 +22,7 @@ fn main() {
         }
         "claude-max-turns" => claude(&json!({"subtype": "error_max_turns", "is_error": true})),
         "claude-no-result" => claude_turns(),
+        "claude-refused" => claude_refused(&argument),
         "codex-ok" => codex(true),
         "codex-failed" => codex(false),
         "text-ok" => println(&format!("working\nall done: {}", stdin())),
@@ -95,6 +96,28 @@ fn claude_turns() {
     println(&json!({"type": "user", "message": {"role": "user", "content": [result]}}).to_string());
     println(&json!({"type": "rate_limit_event", "rate_limit_info": {}}).to_string());
     println("{\"type\":\"assistant\",\"message\":{\"content\":[{\"type\":\"te");
+}
+
+/// Is refused by its model, tries again, and then hangs (`hang`), dies (`die`) or gives up.
+fn claude_refused(then: &str) {
+    println(&json!({"type": "system", "subtype": "init", "session_id": "s", "model": "fake"}).to_string());
+    let _ = writeln!(std::io::stderr(), "no such key");
+    for attempt in 1..=2 {
+        let retry = json!({"type": "system", "subtype": "api_retry", "attempt": attempt, "max_retries": 10,
+                           "retry_delay_ms": 1156.299_357_991_317, "error_status": 401, "error": "authentication_failed",
+                           "session_id": "s"});
+        println(&retry.to_string());
+    }
+    match then {
+        "hang" => std::thread::sleep(Duration::from_hours(1)),
+        "die" => exit(3),
+        _ => {
+            let text = "Failed to authenticate. API Error: 401";
+            let result = json!({"type": "result", "subtype": "success", "is_error": true, "result": text});
+            println(&result.to_string());
+            exit(1);
+        }
+    }
 }
 
 fn claude(result: &Value) {
