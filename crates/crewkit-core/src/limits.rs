@@ -231,6 +231,8 @@ limits! {
     llm_concurrency = 1024;
     /// Time to connect to an endpoint.
     llm_connect_seconds = 10;
+    /// Time an unused connection to an endpoint is kept; each takes some 27 KB.
+    llm_keep_alive_seconds = 15;
     /// Silence from the model before a request counts as lost.
     llm_idle_seconds = 300;
     /// Time one request to the model may take in all.

@@ -45,7 +45,9 @@ impl Http {
         }
         let mut builder = crate::http_client()
             .connect_timeout(Duration::from_secs(limits.llm_connect_seconds))
+            // As many as there are runs at work, and not for long after.
             .pool_max_idle_per_host(usize::MAX)
+            .pool_idle_timeout(Duration::from_secs(limits.llm_keep_alive_seconds))
             .tcp_nodelay(true);
         if let Some(proxy) = &endpoint.proxy {
             let proxy =
