@@ -15,6 +15,8 @@ pub const PARSE_ERROR: i32 = -32700;
 pub const INVALID_REQUEST: i32 = -32600;
 /// JSON-RPC: a known method with parameters of the wrong form.
 pub const INVALID_PARAMS: i32 = -32602;
+/// A fault of the server.
+pub const INTERNAL_ERROR: i32 = -32603;
 /// JSON-RPC: the transport, not the message, is at fault.
 pub const TRANSPORT_ERROR: i32 = -32000;
 /// The session a message names is not there.
@@ -97,6 +99,23 @@ impl Refusal {
     /// The answer as JSON; `id` is always there, as JSON-RPC wants it.
     pub fn to_json(&self) -> Value {
         json!({"jsonrpc": "2.0", "id": self.id, "error": {"code": self.code, "message": self.message}})
+    }
+}
+
+/// What `write` makes of an answer or another message; when it cannot be written down, the one who waits for it under `id`
+/// hears of that instead.
+pub fn written<T>(
+    id: Option<&RequestId>,
+    write: impl FnOnce() -> serde_json::Result<T>,
+    refuse: impl FnOnce(Refusal) -> T,
+) -> Option<T> {
+    match write() {
+        Ok(written) => Some(written),
+        Err(error) => {
+            tracing::error!(%error, "a message cannot be written as JSON");
+            let message = format!("the answer cannot be written as JSON: {error}");
+            Some(refuse(Refusal { id: id_to_json(id?), code: INTERNAL_ERROR, message }))
+        }
     }
 }
 
@@ -238,5 +257,26 @@ pub fn id_to_json(id: &RequestId) -> Value {
     match id {
         NumberOrString::Number(number) => Value::from(*number),
         NumberOrString::String(text) => Value::from(text.as_ref()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::ser::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_cannot_be_written_is_an_error_with_its_id() {
+        let fails = || Err(serde_json::Error::custom("no such number"));
+        let id = NumberOrString::Number(7);
+        let answer = written(Some(&id), fails, |refusal| refusal.to_json()).unwrap();
+        assert_eq!(
+            (&answer["id"], &answer["error"]["code"]),
+            (&json!(7), &json!(INTERNAL_ERROR)),
+            "{answer}"
+        );
+        assert!(answer["error"]["message"].as_str().unwrap().contains("no such number"), "{answer}");
+        assert_eq!(written(None, fails, |refusal| refusal.to_json()), None);
     }
 }

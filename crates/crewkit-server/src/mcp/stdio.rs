@@ -16,7 +16,9 @@ use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::begun::{FirstStep, Handler, first_step};
-use super::message::{self, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, TRANSPORT_ERROR, id_to_json};
+use super::message::{
+    self, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, TRANSPORT_ERROR, id_to_json, written,
+};
 use crate::json;
 
 /// Serves one client until its input ends.
@@ -174,7 +176,7 @@ where
         if self.connection.state().version.is_some() {
             let begin = |call: &mut _, watcher| self.handler.begin(call, None, watcher);
             match first_step(&mut message, begin) {
-                FirstStep::Answered(answer) => return self.connection.outgoing(&answer).ok().flatten(),
+                FirstStep::Answered(answer) => return self.connection.outgoing(&answer),
                 FirstStep::Begun(carried) => message.carry(carried),
                 FirstStep::NotBegun => {}
             }
@@ -331,7 +333,7 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Connection<W> {
     }
 
     /// What to write for a message of rmcp's, if anything yet.
-    fn outgoing(&self, item: &ServerJsonRpcMessage) -> Result<Option<Vec<u8>>, serde_json::Error> {
+    fn outgoing(&self, item: &ServerJsonRpcMessage) -> Option<Vec<u8>> {
         let mut state = self.state();
         let id = match item {
             ServerJsonRpcMessage::Response(response) => {
@@ -343,11 +345,13 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Connection<W> {
             ServerJsonRpcMessage::Error(error) => match &error.id {
                 // JSON-RPC wants `"id": null` where rmcp leaves it out.
                 None => {
-                    let mut json = serde_json::to_value(item)?;
-                    if let Some(object) = json.as_object_mut() {
-                        object.insert("id".to_owned(), Value::Null);
+                    drop(state);
+                    let error = &error.error;
+                    let mut json = Refusal::anonymous(error.code.0, error.message.clone()).to_json();
+                    if let Some(data) = &error.data {
+                        json["error"]["data"] = data.clone();
                     }
-                    return serde_json::to_vec(&json).map(Some);
+                    return Some(to_line(&json));
                 }
                 Some(id) => Some(id),
             },
@@ -355,17 +359,15 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Connection<W> {
         };
         match id {
             Some(id) if state.in_batch(id) => {
-                let whole = state.finish(id, Some(serde_json::to_value(item)?));
-                whole.map(|whole| serde_json::to_vec(&whole)).transpose()
+                let answer = written(Some(id), || serde_json::to_value(item), |refusal| refusal.to_json());
+                state.finish(id, answer).map(|whole| to_line(&whole))
             }
-            Some(id) => {
-                state.finish(id, None);
+            id => {
+                if let Some(id) = id {
+                    state.finish(id, None);
+                }
                 drop(state);
-                serde_json::to_vec(item).map(Some)
-            }
-            None => {
-                drop(state);
-                serde_json::to_vec(item).map(Some)
+                written(id, || serde_json::to_vec(item), |refusal| refusal.to_line())
             }
         }
     }
@@ -382,7 +384,7 @@ where
     fn send(&mut self, item: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let connection = Arc::clone(&self.connection);
         async move {
-            match connection.outgoing(&item).map_err(io::Error::other)? {
+            match connection.outgoing(&item) {
                 Some(line) => connection.write(line).await,
                 None => Ok(()),
             }
