@@ -110,29 +110,35 @@ fn check_value(schema: &Value, value: &Value, at: &str) -> Result<(), WrongArgum
 }
 
 fn check_bounds(schema: &JsonObject, value: &Value, at: &str) -> Result<(), WrongArgument> {
-    let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
-    let (size, least, most, unit) = match value {
-        Value::Number(number) => (number.as_f64(), "minimum", "maximum", ""),
-        #[expect(clippy::cast_precision_loss, reason = "no text or list here has 2^52 elements")]
-        Value::String(text) => {
-            (Some(text.chars().count() as f64), "minLength", "maxLength", " characters long")
-        }
-        #[expect(clippy::cast_precision_loss, reason = "no text or list here has 2^52 elements")]
-        Value::Array(items) => (Some(items.len() as f64), "minItems", "maxItems", " items long"),
+    let (least, most, unit) = match value {
+        Value::Number(_) => ("minimum", "maximum", ""),
+        Value::String(_) => ("minLength", "maxLength", " characters long"),
+        Value::Array(_) => ("minItems", "maxItems", " items long"),
         _ => return Ok(()),
     };
-    let Some(size) = size else { return Ok(()) };
-    if let Some(least) = bound(least)
-        && size < least
-    {
+    let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
+    let (least, most) = (bound(least), bound(most));
+    // Looked at last: counting the characters of a long text takes its time.
+    let Some(size) = (least.is_some() || most.is_some()).then(|| size(value)).flatten() else {
+        return Ok(());
+    };
+    if let Some(least) = least.filter(|least| size < *least) {
         return Err(wrong(at.to_owned(), format!("must be at least {least}{unit}")));
     }
-    if let Some(most) = bound(most)
-        && size > most
-    {
+    if let Some(most) = most.filter(|most| size > *most) {
         return Err(wrong(at.to_owned(), format!("must be at most {most}{unit}")));
     }
     Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no text or list here has 2^52 elements")]
+fn size(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => Some(text.chars().count() as f64),
+        Value::Array(items) => Some(items.len() as f64),
+        _ => None,
+    }
 }
 
 /// Equality as JSON Schema has it: `1` and `1.0` are the same number.
