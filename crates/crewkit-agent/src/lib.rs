@@ -14,6 +14,7 @@ pub mod event;
 mod http_client;
 mod lines;
 pub mod model;
+pub mod pace;
 mod store;
 mod sync;
 mod sys;

@@ -17,8 +17,8 @@ use super::{Ack, Clock, Command, FileFault, Memory, Reply, StoreError};
 
 /// Commands in one transaction at most; keeps the time to an answer bounded.
 const BATCH_COMMANDS: usize = 512;
-/// Log size at which it is copied back in the background, and at which the writer itself does it.
-const LOG_COPY_BYTES: u64 = 4 * 1024 * 1024;
+/// Log size at which it is copied back in the background (a millisecond's work), and at which the writer itself does it.
+const LOG_COPY_BYTES: u64 = 1024 * 1024;
 const LOG_LIMIT_BYTES: u64 = 48 * 1024 * 1024;
 
 struct Chunk {
@@ -249,6 +249,8 @@ fn spawn_log_copier(path: &Path) -> Result<SyncSender<()>, StoreError> {
     std::thread::Builder::new()
         .name("crewkit-runs-log".to_owned())
         .spawn(move || {
+            // Nobody waits for it, and it has much to copy while a payload is stored.
+            crate::sys::give_way();
             while woken.recv().is_ok() {
                 let copied = connection.pragma(None, "wal_checkpoint", "PASSIVE", |_| Ok(()));
                 if let Err(error) = copied {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
+use crewkit_agent::pace;
 use crewkit_core::Code;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -35,19 +35,18 @@ pub async fn run_operation(
     // When the client hangs up, axum drops this future; the guard then tells the work.
     let cancelled = CancellationToken::new();
     let _hang_up = cancelled.clone().drop_guard();
-    let bytes = body.len();
-    let work = async {
-        let arguments = arguments(&app, &body)?;
-        // Giving back many pages takes its time too, so a large body goes here.
-        drop(body);
-        Ok(ops::run(Arc::clone(entry), Arc::clone(&app.services), arguments, Progress::default(), cancelled)
-            .await)
+    let (size, depth) = (body.len(), app.limits.json_depth);
+    let reading = move || {
+        let read = arguments(&body, depth);
+        pace::give_back(body);
+        read
     };
-    let answer: Result<ops::Answer, HttpProblem> = aside::by_size(bytes, work).await;
-    let answer = match answer {
-        Ok(answer) => answer,
+    let arguments = match aside::compute(size, reading).await {
+        Ok(arguments) => arguments,
         Err(problem) => return problem.into_response(),
     };
+    let services = Arc::clone(&app.services);
+    let answer = ops::run(Arc::clone(entry), services, arguments, Progress::default(), cancelled).await;
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, [(CONTENT_TYPE, "application/json")], answer.body.to_string()).into_response()
 }
@@ -61,7 +60,7 @@ pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Respo
         let message = "this server makes no agents";
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
-    let arguments = body(&app, request).await.and_then(|body| arguments(&app, &body));
+    let arguments = body(&app, request).await.and_then(|body| arguments(&body, app.limits.json_depth));
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(problem) => return problem.into_response(),
@@ -74,7 +73,7 @@ pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Respo
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn body(app: &App, request: Request) -> Result<Bytes, HttpProblem> {
+async fn body(app: &App, request: Request) -> Result<Vec<u8>, HttpProblem> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_json = content_type
@@ -89,12 +88,12 @@ async fn body(app: &App, request: Request) -> Result<Bytes, HttpProblem> {
     read_body(request.into_body(), app.limits.http_body_bytes).await
 }
 
-fn arguments(app: &App, bytes: &[u8]) -> Result<JsonObject, HttpProblem> {
+fn arguments(bytes: &[u8], depth: u64) -> Result<JsonObject, HttpProblem> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(JsonObject::new());
     }
     let bad = |message: String| HttpProblem::new(StatusCode::BAD_REQUEST, Code::BodyInvalid, message);
-    match json::parse(bytes, app.limits.json_depth) {
+    match json::parse(bytes, depth) {
         Ok(Value::Object(arguments)) => Ok(arguments),
         Ok(_) => Err(bad("the body must be a JSON object with the operation's arguments".to_owned())),
         Err(error) => Err(bad(format!("the body is not JSON: {error}"))),

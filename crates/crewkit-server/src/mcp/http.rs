@@ -136,25 +136,25 @@ impl McpDoor {
                 return refuse(problem.status, &Refusal::anonymous(TRANSPORT_ERROR, problem.message));
             }
         };
-        aside::by_size(bytes.len(), self.message(parts, bytes)).await
-    }
-
-    async fn message(&self, parts: http::request::Parts, bytes: Bytes) -> Response {
-        let value = match json::parse(&bytes, self.limits.json_depth) {
-            Ok(value) => value,
+        let (size, depth) = (bytes.len(), self.limits.json_depth);
+        let reading = move || (json::parse(&bytes, depth).map(Posted::of), bytes);
+        let (posted, bytes) = aside::compute(size, reading).await;
+        let posted = match posted {
+            Ok(posted) => posted,
             Err(error) => {
                 let text = format!("the body is not JSON: {error}");
                 return refuse(StatusCode::BAD_REQUEST, &Refusal::anonymous(PARSE_ERROR, text));
             }
         };
-        match value {
-            Value::Array(items) => self.batch(parts, items).await,
-            value => self.single(parts, value, bytes).await,
+        match posted {
+            Posted::Batch(items) => self.batch(parts, items).await,
+            Posted::One(read) => self.single(parts, *read, bytes).await,
         }
     }
 
-    async fn single(&self, mut parts: http::request::Parts, value: Value, bytes: Bytes) -> Response {
-        let mut message = match message::read(value) {
+    /// Handles what was read of one message; `bytes` are the message as it came.
+    async fn single(&self, mut parts: http::request::Parts, read: Read, mut bytes: Vec<u8>) -> Response {
+        let mut message = match read {
             Ok(Some(message)) => message,
             Ok(None) => return StatusCode::ACCEPTED.into_response(),
             // A request that can be answered is answered, also when the answer is no.
@@ -195,12 +195,20 @@ impl McpDoor {
                 FirstStep::Answered(answer) => return json_response(StatusCode::OK, &answer),
                 FirstStep::Begun(carried) => {
                     parts.extensions.insert(carried);
+                    // The work has its arguments; rmcp need not read them once more.
+                    if bytes.len() > aside::LARGE
+                        && let Ok(slim) = serde_json::to_vec(&message.inner)
+                    {
+                        aside::discard(std::mem::replace(&mut bytes, slim));
+                    }
                 }
                 FirstStep::NotBegun => {}
             }
         }
         let is_initialize = message.is_initialize();
-        let response = self.forward(Request::from_parts(parts, Body::from(bytes))).await;
+        let size = bytes.len();
+        let forwarded = self.forward(Request::from_parts(parts, Body::from(bytes)));
+        let response = aside::by_size(size, forwarded).await;
         if is_initialize
             && response.status() == StatusCode::INTERNAL_SERVER_ERROR
             && self.sessions.full().await
@@ -286,9 +294,9 @@ impl McpDoor {
             let text = "`initialize` cannot be part of a batch".to_owned();
             return Ok(vec![Refusal { id, code: INVALID_REQUEST, message: text }.to_json()]);
         }
-        let bytes = Bytes::from(item.to_string());
+        let bytes = item.to_string().into_bytes();
         let is_request = item.get("id").is_some();
-        let response = Box::pin(self.single(parts.clone(), item, bytes)).await;
+        let response = Box::pin(self.single(parts.clone(), message::read(item), bytes)).await;
         let status = response.status();
         let is_stream = media_type(&response) == Some("text/event-stream");
         let Ok(body) = response.into_body().collect().await else { return Ok(Vec::new()) };
@@ -315,6 +323,24 @@ impl McpDoor {
             return explain(response).await;
         }
         response.map(Body::new)
+    }
+}
+
+/// What [`message::read`] made of a message.
+type Read = Result<Option<Message>, Refusal>;
+
+/// A body, taken apart.
+enum Posted {
+    Batch(Vec<Value>),
+    One(Box<Read>),
+}
+
+impl Posted {
+    fn of(value: Value) -> Self {
+        match value {
+            Value::Array(items) => Self::Batch(items),
+            value => Self::One(Box::new(message::read(value))),
+        }
     }
 }
 
