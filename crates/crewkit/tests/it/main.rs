@@ -6,6 +6,7 @@ mod cli;
 mod conformance_absent;
 mod equip_kill;
 mod fleet;
+mod local_models;
 mod pack;
 mod serve;
 mod stdio;
