@@ -104,7 +104,7 @@ fn claude_refused(then: &str) {
     let _ = writeln!(std::io::stderr(), "no such key");
     for attempt in 1..=2 {
         let retry = json!({"type": "system", "subtype": "api_retry", "attempt": attempt, "max_retries": 10,
-                           "retry_delay_ms": 1156.299_357_991_317, "error_status": 401, "error": "authentication_failed",
+                           "retry_delay_ms": 1_156.299_357_991_317, "error_status": 401, "error": "authentication_failed",
                            "session_id": "s"});
         println(&retry.to_string());
     }
