@@ -66,9 +66,6 @@ pub struct DoesNotFit {
 impl Patch {
     /// Reads a patch that must change the file called `expected`.
     pub fn parse(text: &str, expected: &str) -> Result<Self, PatchError> {
-        if text.contains("GIT binary patch") {
-            return Err(PatchError::Binary);
-        }
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let mut at = 0;
         let mut names = Vec::new();
@@ -81,6 +78,8 @@ impl Patch {
                 let (hunk, next) = Hunk::parse(&lines, at)?;
                 hunks.push(hunk);
                 at = next;
+            } else if line.starts_with("GIT binary patch") {
+                return Err(PatchError::Binary);
             } else {
                 // What git or a mail program writes around a diff.
                 at += 1;
