@@ -54,6 +54,13 @@ mod tests {
     }
 
     #[test]
+    fn mistakes_are_told_without_words_of_the_program() {
+        let error =
+            parse::<std::collections::BTreeMap<String, String>>(": x", &Limits::default()).unwrap_err();
+        assert_eq!(error, "null is not allowed here at line 1, column 1");
+    }
+
+    #[test]
     fn bombs_are_refused() {
         let mut aliases = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..9 {

@@ -7,4 +7,7 @@ pub mod coder;
 pub mod history;
 pub mod model;
 pub mod pty;
+mod real_client;
 pub mod tool_server;
+
+pub use real_client::real_client;

@@ -4,28 +4,19 @@
 //! (`node_modules/.bin` of an installation). Without it these tests say that they were skipped.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crewkit_agent::driver::ProcessDriver;
 use crewkit_agent::{EventBody, Options, RunSpec};
 use crewkit_core::run::{RunStatus, StopReason};
 use crewkit_testkit::model::{Request, Turn};
+use crewkit_testkit::real_client;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::World;
 
 const IN_THE_FILE: &str = "forty-two";
-
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn program(name: &str) -> Option<PathBuf> {
-    let found = std::env::var_os("CREWKIT_REAL_CLIENTS").map(|dir| PathBuf::from(dir).join(name));
-    let found = found.filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: CREWKIT_REAL_CLIENTS names no directory with {name}");
-    }
-    found
-}
 
 /// Puts the real program into our own preset for it, with a home of its own and the scripted model as its server.
 fn preset(options: &mut Options, program: &Path, home: &Path) {
@@ -107,7 +98,7 @@ impl Scene {
 
 #[tokio::test]
 async fn claude_code_carries_out_a_contract() {
-    let Some(claude) = program("claude") else { return };
+    let Some(claude) = real_client("claude") else { return };
     let script = |request: &Request, file: &Path| match request.turn {
         0 => Turn::call("Read", &json!({"file_path": file})),
         _ => Turn::say("It says forty-two."),
@@ -117,7 +108,7 @@ async fn claude_code_carries_out_a_contract() {
 
 #[tokio::test]
 async fn codex_carries_out_a_contract() {
-    let Some(codex) = program("codex") else { return };
+    let Some(codex) = real_client("codex") else { return };
     let script = |request: &Request, _: &Path| match request.turn {
         0 => Turn::call("exec_command", &json!({"cmd": "cat a.txt"})),
         _ => Turn::say("It says forty-two."),
@@ -128,7 +119,7 @@ async fn codex_carries_out_a_contract() {
 #[tokio::test]
 async fn a_model_that_refuses_ends_the_run_with_its_words() {
     for name in ["claude", "codex"] {
-        let Some(client) = program(name) else { continue };
+        let Some(client) = real_client(name) else { continue };
         let error = json!({"type": "invalid_request_error", "message": "never heard of you"});
         let refusal = json!({"type": "error", "error": error}).to_string();
         let scene = Scene::set(&client, move |_, _| Turn::status(400, &refusal)).await;
@@ -139,7 +130,7 @@ async fn a_model_that_refuses_ends_the_run_with_its_words() {
 /// Claude Code takes a key that is refused for a hiccup and tries for three minutes; a person sees that.
 #[tokio::test]
 async fn claude_code_that_is_turned_away_says_so_while_it_tries() {
-    let Some(claude) = program("claude") else { return };
+    let Some(claude) = real_client("claude") else { return };
     let error = json!({"type": "authentication_error", "message": "never heard of you"});
     let refusal = json!({"type": "error", "error": error}).to_string();
     let scene = Scene::set(&claude, move |_, _| Turn::status(401, &refusal)).await;

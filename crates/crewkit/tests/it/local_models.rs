@@ -4,11 +4,12 @@
 //! The latter two come from the npm registry and are no part of this repository: `CREWKIT_REAL_CLIENTS` names a directory that
 //! has them (`node_modules/.bin` of an installation). Without it their tests say that they were skipped.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use crewkit_testkit::model::{Request, ScriptedModel, Turn};
+use crewkit_testkit::real_client;
 use serde_json::{Value, json};
 
 use crate::support::Served;
@@ -100,16 +101,6 @@ async fn an_agent_works_with_a_model() {
     lives(settings, call, Turn::complete("It is written.")).await;
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn program(name: &str) -> Option<PathBuf> {
-    let found = std::env::var_os("CREWKIT_REAL_CLIENTS").map(|dir| PathBuf::from(dir).join(name));
-    let found = found.filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: CREWKIT_REAL_CLIENTS names no directory with {name}");
-    }
-    found
-}
-
 /// A driver with a command line, the environment it needs, and what is the same for both.
 fn driver(name: &str, command: &[&str], environment: &[(&str, &str)]) -> String {
     let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
@@ -122,7 +113,7 @@ fn driver(name: &str, command: &[&str], environment: &[(&str, &str)]) -> String 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn an_agent_works_with_claude_code() {
-    let Some(claude) = program("claude") else { return };
+    let Some(claude) = real_client("claude") else { return };
     let settings = |model: &ScriptedModel, home: &Path| {
         let command = [claude.to_str().unwrap(), "-p", "--output-format", "stream-json", "--verbose"];
         let environment = [
@@ -139,7 +130,7 @@ async fn an_agent_works_with_claude_code() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn an_agent_works_with_codex() {
-    let Some(codex) = program("codex") else { return };
+    let Some(codex) = real_client("codex") else { return };
     let settings = |model: &ScriptedModel, home: &Path| {
         let provider = format!(
             "model = \"scripted\"\nmodel_provider = \"scripted\"\n[model_providers.scripted]\nname = \"scripted\"\n\

@@ -39,7 +39,7 @@ impl Local {
                 .map_err(|error| workspace_error(&error))?;
         }
         // Journal and snapshots of a kit are about a workspace that is no more.
-        let _ = tokio::fs::remove_dir_all(options.home.join("kits").join(&agent.id)).await;
+        let _ = tokio::fs::remove_dir_all(self.kit_state(&agent.id)).await;
         let limits =
             CopyLimits { bytes: options.limits.fleet_copy_bytes, entries: options.limits.fleet_copy_entries };
         let made = worktree::create(&options.git, &project, &agent.name, &agent.path, limits).await;
@@ -88,9 +88,14 @@ impl Local {
     pub(super) fn kit_place(&self, agent: &AgentRow, profile: &str) -> KitPlace {
         KitPlace {
             workspace: agent.path.clone(),
-            state: self.shared.options.home.join("kits").join(&agent.id),
+            state: self.kit_state(&agent.id),
             profile: profile.to_owned(),
         }
+    }
+
+    /// Where snapshots, journal and lock of an agent's kit are kept.
+    fn kit_state(&self, id: &str) -> PathBuf {
+        self.shared.options.home.join("kits").join(id)
     }
 
     /// Notes that the workspace could not be made.
@@ -141,8 +146,7 @@ impl Local {
             .write(vec![Change::DropAgent(id.to_owned())])
             .await
             .map_err(|error| store_error(&error))?;
-        let home = &self.shared.options.home;
-        for rest in [home.join("tasks").join(id), home.join("kits").join(id)] {
+        for rest in [self.shared.options.home.join("tasks").join(id), self.kit_state(id)] {
             let _ = tokio::fs::remove_dir_all(rest).await;
         }
         self.forget(id);
