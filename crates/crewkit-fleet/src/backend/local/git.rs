@@ -5,9 +5,11 @@
 //! switched off, the environment is the one that was passed in without any `GIT_*` of the caller, and the repository is
 //! always named rather than searched for.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -70,6 +72,7 @@ pub struct Git {
     environment: Vec<(OsString, OsString)>,
     longest: Duration,
     settings: Vec<OsString>,
+    registers: Arc<Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
 /// A repository, or one of its worktrees, by the directories git is told to use.
@@ -104,7 +107,18 @@ impl Git {
             .into_iter()
             .filter(|(name, _)| !name.to_string_lossy().to_ascii_uppercase().starts_with("GIT_"))
             .collect();
-        Self { program: program.into(), environment, longest, settings: Vec::new() }
+        let (settings, registers) = (Vec::new(), Arc::default());
+        Self { program: program.into(), environment, longest, settings, registers }
+    }
+
+    /// Held by whoever has git add, look up or remove worktrees of the repository at `common_dir`: git writes the
+    /// register of a worktree file by file, and a second git that reads it half written gives up.
+    pub(crate) async fn register(&self, common_dir: &Path) -> tokio::sync::OwnedMutexGuard<()> {
+        let register = {
+            let mut registers = self.registers.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(registers.entry(common_dir.to_owned()).or_default())
+        };
+        register.lock_owned().await
     }
 
     /// A command to be completed and run.

@@ -576,6 +576,55 @@ fn nothing_a_repository_says_is_run() {
 }
 
 #[test]
+fn many_workspaces_of_one_repository_come_and_go_at_once() {
+    on_runtime(async {
+        let world = World::new();
+        let before = references(&world);
+        let names: Vec<String> = (0..40).map(|number| format!("agent{number}")).collect();
+        let came = futures_util::future::join_all(names.iter().map(|name| world.workspace(name))).await;
+        for (name, workspace) in names.iter().zip(&came) {
+            assert_eq!(workspace.git.as_ref().unwrap().branch, format!("crewkit/{name}"));
+            assert_eq!(world.user(&workspace.path, &["status", "--porcelain"]).unwrap(), "");
+        }
+        // While half of them go, others come.
+        let went = names.iter().zip(&came).map(|(name, workspace)| world.delete(name, workspace));
+        let late: Vec<String> = (0..20).map(|number| format!("late{number}")).collect();
+        let more = futures_util::future::join_all(late.iter().map(|name| world.workspace(name)));
+        let (went, more) = tokio::join!(futures_util::future::join_all(went), more);
+        assert!(went.iter().all(|kept| *kept == Kept::default()), "{went:?}");
+        for (name, workspace) in late.iter().zip(&more) {
+            world.delete(name, workspace).await;
+        }
+        assert_eq!(references(&world), before);
+        let worktrees = world.user(&world.repository, &["worktree", "list"]).unwrap();
+        assert_eq!(worktrees.lines().count(), 1, "{worktrees}");
+    });
+}
+
+#[test]
+fn a_workspace_that_fails_half_way_leaves_no_trace() {
+    on_runtime(async {
+        let world = World::new();
+        // The register can be written, the files cannot.
+        let big = world.repository.join("big");
+        std::fs::write(&big, "x").unwrap();
+        world.user(&world.repository, &["add", "big"]).unwrap();
+        world.user(&world.repository, &["commit", "-q", "-m", "big"]).unwrap();
+        let object = world.user(&world.repository, &["rev-parse", "HEAD:big"]).unwrap();
+        let (dir, file) = object.trim().split_at(2);
+        std::fs::remove_file(world.repository.join(".git/objects").join(dir).join(file)).unwrap();
+        let before = references(&world);
+        let path = world.home.join("workspaces/papi");
+        let made = worktree::create(&world.git, &world.project().await, "papi", &path, LIMITS).await;
+        assert!(made.is_err(), "{made:?}");
+        assert!(!path.exists());
+        assert_eq!(references(&world), before);
+        let worktrees = world.user(&world.repository, &["worktree", "list"]).unwrap();
+        assert_eq!(worktrees.lines().count(), 1, "{worktrees}");
+    });
+}
+
+#[test]
 fn what_an_interrupted_creation_left_is_undone() {
     on_runtime(async {
         let world = World::new();

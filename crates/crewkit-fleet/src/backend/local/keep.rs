@@ -452,10 +452,11 @@ async fn finish(git: &Git, project: &Path, checkout: &Checkout, path: &Path, kep
     let repository = Place::found_from(project);
     let remove: [OsString; 6] =
         ["worktree".into(), "remove".into(), "--force".into(), "--force".into(), "--".into(), path.into()];
-    if checkout.admin_dir.exists()
-        && let Err(error) = git.at(&repository).args(remove).run().await
-    {
-        tracing::warn!(%error, "a worktree could not be removed from its repository");
+    if checkout.admin_dir.exists() {
+        let _register = git.register(&checkout.common_dir).await;
+        if let Err(error) = git.at(&repository).args(remove).run().await {
+            tracing::warn!(%error, "a worktree could not be removed from its repository");
+        }
     }
     let reference = format!("refs/heads/{}", checkout.branch);
     let tip = git.at(&repository).args(["rev-parse", "--verify", "--quiet", &reference]).lookup().await;

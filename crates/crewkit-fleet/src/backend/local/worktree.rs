@@ -87,8 +87,27 @@ pub struct CopyLimits {
     pub entries: u64,
 }
 
-/// Makes the workspace of `agent` at `path`, which must not exist.
+/// Makes the workspace of `agent` at `path`, which must not exist. What fails half-way is taken back.
 pub(crate) async fn create(
+    git: &Git,
+    project: &LocalProject,
+    agent: &str,
+    path: &Path,
+    limits: CopyLimits,
+) -> Result<Workspace, WorkspaceError> {
+    if path.exists() {
+        return Err(WorkspaceError::path(path, std::io::ErrorKind::AlreadyExists.into()));
+    }
+    let made = make(git, project, agent, path, limits).await;
+    if made.is_err()
+        && let Err(error) = undo(git, project, path).await
+    {
+        tracing::warn!(agent, %error, "a half-made workspace could not be removed");
+    }
+    made
+}
+
+async fn make(
     git: &Git,
     project: &LocalProject,
     agent: &str,
@@ -114,7 +133,8 @@ pub(crate) async fn create(
         let mut arguments: Vec<OsString> = ["worktree", "add", "--quiet"].map(OsString::from).into();
         match &has_commits {
             Some(commit) => {
-                arguments.extend(["--no-track", "-b", &branch, "--"].map(OsString::from));
+                // The files come afterwards, when nobody has to wait for them.
+                arguments.extend(["--no-checkout", "--no-track", "-b", &branch, "--"].map(OsString::from));
                 arguments.extend([path.into(), one_line(commit).into()]);
             }
             // A repository without a commit: the branch begins with nothing, like the repository itself.
@@ -123,9 +143,17 @@ pub(crate) async fn create(
                 arguments.push(path.into());
             }
         }
-        match git.at(&repository).args(arguments).run().await {
+        let registered = {
+            let _register = git.register(common_dir).await;
+            git.at(&repository).args(arguments).run().await
+        };
+        match registered {
             Ok(_) => {
                 let admin_dir = admin_dir_of(path).await?;
+                if has_commits.is_some() {
+                    let files = ["reset", "--hard", "--quiet", "--no-recurse-submodules"];
+                    git.at(&Place::worktree(path, &admin_dir)).args(files).run().await?;
+                }
                 let checkout = Checkout { branch, common_dir: common_dir.clone(), admin_dir };
                 return Ok(Workspace { path: path.to_owned(), git: Some(checkout) });
             }
@@ -172,8 +200,9 @@ async fn admin_dir_of(path: &Path) -> Result<PathBuf, WorkspaceError> {
 
 /// Removes what an interrupted [`create`] left at `path`. Nobody has worked there yet.
 pub(crate) async fn undo(git: &Git, project: &LocalProject, path: &Path) -> Result<(), WorkspaceError> {
-    if matches!(project.kind, Kind::Repository { .. }) {
+    if let Kind::Repository { common_dir } = &project.kind {
         let repository = Place::found_from(&project.path);
+        let _register = git.register(common_dir).await;
         if let Some(branch) = registered_branch(git, &repository, path).await? {
             let remove: [OsString; 6] = [
                 "worktree".into(),
