@@ -184,7 +184,7 @@ limits! {
     /// Time a new agent's workspace may take before the answer says that it is still being made.
     fleet_create_wait_ms = 5_000;
     /// Agents that are equipped at once.
-    fleet_equip_parallel = 4;
+    fleet_equip_parallel = 16;
 
     // Agents.
     /// Longest contract.

@@ -93,16 +93,23 @@ impl Pack {
     pub fn equip(&self, select: &Select) -> Result<KitReport> {
         let mut report = KitReport::default();
         let session = self.session(select)?;
-        let pending = self.state().pending().ok().flatten().is_some();
-        let (first, _) = computed(&session, &mut Vec::new())?;
-        if !pending && is_done(&first) {
-            report.left_alone = computed(&session, &mut report.warnings)?.1;
+        let home = self.state();
+        let turn = home.last_turn();
+        let pending = home.pending().ok().flatten().is_some();
+        let mut noticed = Vec::new();
+        let first = computed(&session, &mut noticed)?;
+        if !pending && is_done(&first.0) {
+            report.left_alone = first.1;
+            report.warnings = noticed;
             return Ok(report);
         }
-        drop(first);
-        let home = self.state();
         let locked = self.lock(&home, "equip", &mut report.warnings)?;
-        let (computed, left_alone) = computed(&session, &mut report.warnings)?;
+        let (computed, left_alone) = if locked.follows(turn) {
+            report.warnings.append(&mut noticed);
+            first
+        } else {
+            computed(&session, &mut report.warnings)?
+        };
         report.left_alone = left_alone;
         report.drifted = drift(&computed.desired, &computed.states).modified;
         let request = self.request(&session, &computed, plan_hash(&session, &computed));
