@@ -128,7 +128,7 @@ limits! {
     /// Connections to Coder that are kept open for some seconds; without HTTP/2 a list with metadata needs one per agent.
     fleet_coder_idle_connections = 1_024;
     /// Workspaces asked for in one request of a list.
-    fleet_coder_page = 100;
+    fleet_coder_page = 250;
     /// Longest spec or task description.
     fleet_text_bytes = 256 * KIB;
     /// Time the metadata of one agent may take.

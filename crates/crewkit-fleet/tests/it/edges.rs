@@ -219,7 +219,8 @@ async fn the_role_is_that_of_the_version_the_workspace_was_built_from() {
 
 #[tokio::test]
 async fn many_pages_are_fetched_together_and_nobody_is_listed_twice() {
-    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+    let Fixture { sim, .. } = fixture(Profile::V2_32).await;
+    let fleet = super::support::fleet(&sim, |settings| settings.limits.fleet_coder_page = 100);
     {
         let mut world = sim.world();
         for number in 0..250 {

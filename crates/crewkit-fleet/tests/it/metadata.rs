@@ -272,6 +272,30 @@ async fn agents_that_are_known_are_asked_while_others_are_still_listed() {
     assert_eq!(order.iter().filter(|path| path.ends_with("/metadata")).count(), 2, "each is asked once");
 }
 
+/// More than one thread is used for, and more than come in one piece.
+#[tokio::test]
+async fn each_of_many_has_its_own_although_a_page_breaks_off_and_comes_again() {
+    let Fixture { sim, fleet: _ } = fixture(Profile::V2_32).await;
+    let fleet = fleet(&sim, |settings| settings.limits = patient());
+    for number in 0..90 {
+        sim.world().add_agent(&format!("agent-{number:02}")).metadata =
+            endpoint(json!({"n": field(json!(number), true)}));
+    }
+    sim.fault(Fault::on("/api/v2/workspaces?", Kind::Truncated).times(1));
+    for round in 0..2 {
+        sim.forget_requests();
+        let list = to_json(&fleet.list_agents(ListAgents::default()).await.unwrap());
+        let numbers: Vec<_> =
+            list["agents"].as_array().unwrap().iter().map(|agent| &agent["metadata"]["n"]).collect();
+        assert_eq!(
+            numbers,
+            (0..90).map(|number| json!(number)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+        );
+        let asked = sim.requests().iter().filter(|request| request.path.ends_with("/metadata")).count();
+        assert_eq!(asked, 90, "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn filters_and_pages_decide_who_is_asked() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;

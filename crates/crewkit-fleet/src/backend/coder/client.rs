@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::capability::Version;
 use super::circuit::Circuit;
 use super::error::{CoderError, Refused};
+use super::lanes::Lanes;
 use super::stream::{SplitError, Splitter};
 use super::wire::{Refusal, Validation, Workspace, WorkspacePage};
 
@@ -33,7 +34,9 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// its work is opening them; who lists again soon finds them open.
 const IDLE: Duration = Duration::from_secs(20);
 /// Bytes of a list that are taken apart at once.
-const HANDFUL: usize = 32 * 1024;
+const HANDFUL: usize = 128 * 1024;
+/// Workspaces of a page that are passed on together.
+const SOME: usize = 16;
 /// Longest wait a rate limit is honoured with.
 const LONGEST_RATE_WAIT: u64 = 60;
 
@@ -58,6 +61,7 @@ pub(super) struct Client {
     http: reqwest::Client,
     /// For connections that turn into a WebSocket, which HTTP/2 does not do; made when the first one is needed.
     http1: OnceLock<reqwest::Client>,
+    lanes: Lanes,
     connector: Connector,
     token: Secret,
     base: Url,
@@ -113,6 +117,29 @@ impl Connector {
     }
 }
 
+async fn ask_app(
+    http: reqwest::Client,
+    method: Method,
+    url: Url,
+    body: Option<serde_json::Value>,
+    most: u64,
+    until: Instant,
+) -> Result<AppAnswer, CoderError> {
+    let time = until.saturating_duration_since(Instant::now());
+    let mut request = http.request(method, url);
+    if let Some(body) = &body {
+        request = request.json(body);
+    }
+    let response = timeout_at(until, request.send())
+        .await
+        .map_err(|_| CoderError::TimedOut { ms: millis(time) })?
+        .map_err(|error| unreachable_because(&error))?;
+    let status = response.status();
+    let is_json = is_json(&response);
+    let body = collect(response, most, until, time).await?;
+    Ok(AppAnswer { status, is_json, body })
+}
+
 fn build(builder: ClientBuilder) -> Result<reqwest::Client, SettingsError> {
     builder.build().map_err(|error| SettingsError::Client(error.without_url().to_string()))
 }
@@ -158,6 +185,7 @@ impl Client {
         Ok(Self {
             http: build(connector.builder())?,
             http1: OnceLock::new(),
+            lanes: Lanes::default(),
             connector,
             token: secret,
             base,
@@ -192,15 +220,16 @@ impl Client {
         self.persistently(async |until| decode(&self.whole(url.clone(), until).await?)).await
     }
 
-    /// Reads a page of workspaces while it arrives, keeping of each what `keep` makes of it; also says how many there
-    /// are on all pages.
+    /// Reads a page of workspaces while it arrives and says how many there are on all pages. What `keep` makes of each
+    /// goes to `found`, some at a time; should the page have to be read again, they go there again.
     pub(super) async fn workspaces<T: Send + 'static>(
         &self,
         query: &[(&str, &str)],
         keep: fn(Workspace) -> T,
-    ) -> Result<(Vec<T>, usize), CoderError> {
+        found: &mpsc::UnboundedSender<Vec<T>>,
+    ) -> Result<usize, CoderError> {
         let url = self.url("/api/v2/workspaces", query);
-        self.persistently(|until| self.workspace_page(url.clone(), until, keep)).await
+        self.persistently(|until| self.workspace_page(url.clone(), until, keep, found.clone())).await
     }
 
     /// Sends something once.
@@ -291,19 +320,9 @@ impl Client {
         body: Option<&serde_json::Value>,
         until: Instant,
     ) -> Result<AppAnswer, CoderError> {
-        let time = until.saturating_duration_since(Instant::now());
-        let mut request = self.http.request(method, url);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let response = timeout_at(until, request.send())
-            .await
-            .map_err(|_| CoderError::TimedOut { ms: millis(time) })?
-            .map_err(|error| unreachable_because(&error))?;
-        let status = response.status();
-        let is_json = is_json(&response);
-        let body = collect(response, self.limits.fleet_coder_answer_bytes, until, time).await?;
-        Ok(AppAnswer { status, is_json, body })
+        let (body, most) = (body.cloned(), self.limits.fleet_coder_answer_bytes);
+        let lane = || (self.base.scheme() == "http").then(|| build(self.connector.builder()).ok()).flatten();
+        self.lanes.run(&self.http, lane, |http| ask_app(http, method, url, body, most, until)).await
     }
 
     /// The address of `path` at Coder.
@@ -393,7 +412,8 @@ impl Client {
         url: Url,
         until: Instant,
         keep: fn(Workspace) -> T,
-    ) -> Result<(Vec<T>, usize), CoderError> {
+        found: mpsc::UnboundedSender<Vec<T>>,
+    ) -> Result<usize, CoderError> {
         let time = until.saturating_duration_since(Instant::now());
         let mut request = self.http.get(url);
         if self.base.scheme() == "http" {
@@ -408,17 +428,22 @@ impl Client {
         // made meanwhile.
         let reader = tokio::task::spawn_blocking(move || {
             let mut splitter = Splitter::new(longest);
-            let mut found = Vec::new();
+            let mut some = Vec::with_capacity(SOME);
             while let Some(pieces) = arriving.blocking_recv() {
                 for piece in Vec::into_iter(pieces) {
                     splitter.feed(AsRef::<[u8]>::as_ref(&piece), |element| {
-                        found.push(keep(decode(element)?));
+                        some.push(keep(decode(element)?));
                         Ok::<(), CoderError>(())
                     })?;
                 }
+                if some.len() >= SOME {
+                    // Who no longer listens has given up.
+                    let _ = found.send(std::mem::replace(&mut some, Vec::with_capacity(SOME)));
+                }
             }
+            let _ = found.send(some);
             let page: WorkspacePage = decode(&splitter.finish()?)?;
-            Ok((found, page.count))
+            Ok(page.count)
         });
         let mut chunks = response.bytes_stream();
         let (mut waiting, mut size) = (Vec::new(), 0);

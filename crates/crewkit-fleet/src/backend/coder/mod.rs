@@ -33,6 +33,7 @@ mod create;
 mod error;
 mod journal;
 mod kit;
+mod lanes;
 mod metadata;
 mod project;
 mod pty;

@@ -9,6 +9,7 @@ use crewkit_core::{AgentName, AgentStatus};
 use futures_util::future::{FutureExt, join_all, try_join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, json};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -50,7 +51,7 @@ impl Inner {
         &self,
         early: Option<&Early<CoderHandle>>,
     ) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
-        let (me, workspaces) = tokio::try_join!(self.me(), self.workspaces(early))?;
+        let (me, workspaces) = tokio::try_join!(self.me(), Box::pin(self.workspaces(early)))?;
         let mut mine = Vec::new();
         let mut undecided = Vec::new();
         let mut seen = BTreeSet::new();
@@ -99,17 +100,13 @@ impl Inner {
     ) -> Result<Vec<AgentRecord<CoderHandle>>, CoderError> {
         let size = usize::try_from(self.settings.limits.fleet_coder_page).unwrap_or(100).max(1);
         let owner = format!("owner:{}", self.settings.owner);
+        let (found, mut arriving) = mpsc::unbounded_channel();
         let page = |number: usize| {
             let (limit, offset) = (size.to_string(), (number * size).to_string());
-            let owner = &owner;
+            let (owner, found) = (&owner, &found);
             async move {
                 let query = [("q", owner.as_str()), ("limit", &limit), ("offset", &offset)];
-                let (found, count) = self.client.workspaces(&query, Digest::brief).await?;
-                let found: Vec<_> = found.into_iter().map(|digest| self.described(digest)).collect();
-                if let Some(early) = early {
-                    self.tell_early(&found, early).await;
-                }
-                Ok::<_, CoderError>(Some((found, count)))
+                self.client.workspaces(&query, Digest::brief, found).await.map(Some)
             }
         };
         // As many as there were last time are asked for at once; the others as soon as one says how many there are.
@@ -121,12 +118,29 @@ impl Inner {
         let mut count = 0;
         let mut all = Vec::new();
         let mut coming: FuturesUnordered<_> = (0..known).map(|number| page(number).left_future()).collect();
-        while let Some(arrived) = coming.next().await {
-            let Some((records, total)) = arrived? else { continue };
-            let pages = |count: usize| count.div_ceil(size).min(MOST_PAGES);
-            coming.extend((asked..pages(total)).map(|number| page(number).left_future()));
-            asked = asked.max(pages(total));
-            count = count.max(total);
+        loop {
+            let some: Vec<Digest> = tokio::select! {
+                Some(some) = arriving.recv() => some,
+                read = coming.next() => match read {
+                    // Every page was read; what was found on them may still be on its way.
+                    None => match arriving.try_recv() {
+                        Ok(some) => some,
+                        Err(_) => break,
+                    },
+                    Some(read) => {
+                        let Some(total) = read? else { continue };
+                        let pages = total.div_ceil(size).min(MOST_PAGES);
+                        coming.extend((asked..pages).map(|number| page(number).left_future()));
+                        asked = asked.max(pages);
+                        count = count.max(total);
+                        continue;
+                    }
+                },
+            };
+            let records: Vec<_> = some.into_iter().map(|digest| self.described(digest)).collect();
+            if let Some(early) = early {
+                self.tell_early(&records, early).await;
+            }
             if all.is_empty() {
                 // The roles of the first agents are mostly those of the others; they are needed soon.
                 coming.push(self.learn_roles(versions(&records)).right_future());
@@ -138,7 +152,7 @@ impl Inner {
         Ok(all)
     }
 
-    /// Passes on those of a page that are agents of the user for certain.
+    /// Passes on those that are agents of the user for certain.
     async fn tell_early(&self, records: &[AgentRecord<CoderHandle>], early: &Early<CoderHandle>) {
         let Ok(me) = self.me().await else { return };
         for record in records {
