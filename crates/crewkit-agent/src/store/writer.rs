@@ -1,8 +1,9 @@
 //! The writer thread: takes what is waiting, writes it as one transaction, answers.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use bytes::Bytes;
@@ -17,9 +18,11 @@ use super::{Ack, Clock, Command, FileFault, Memory, Reply, StoreError};
 
 /// Commands in one transaction at most; keeps the time to an answer bounded.
 const BATCH_COMMANDS: usize = 512;
-/// Log size at which it is copied back in the background (a millisecond's work), and at which the writer itself does it.
-const LOG_COPY_BYTES: u64 = 1024 * 1024;
-const LOG_LIMIT_BYTES: u64 = 48 * 1024 * 1024;
+/// Pages of four kilobytes by which the log grows before it is copied back in the background, and those in it at which
+/// the writer itself does it. Each copy waits for the disk twice, so that one after every commit costs more than the
+/// commits.
+const LOG_COPY_PAGES: u32 = 256;
+const LOG_LIMIT_PAGES: u32 = 12 * 1024;
 
 struct Chunk {
     upload: Arc<str>,
@@ -54,14 +57,15 @@ impl Pending {
 }
 
 pub(super) fn spawn(
-    opened: Opened,
+    mut opened: Opened,
     memory: Arc<Memory>,
     clock: Clock,
     inbox: Receiver<Command>,
 ) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let path = opened.path.clone();
-    let copier = spawn_log_copier(&path)?;
-    let writer = Writer { opened, memory, clock, inbox, copier, bulk: VecDeque::new() };
+    let log = Log::watch(&mut opened.writer, spawn_log_copier(&path)?)
+        .map_err(|source| StoreError::sqlite(&path, source))?;
+    let writer = Writer { opened, memory, clock, inbox, log, bulk: VecDeque::new() };
     std::thread::Builder::new()
         .name("crewkit-runs".to_owned())
         .spawn(move || writer.run())
@@ -73,7 +77,7 @@ struct Writer {
     memory: Arc<Memory>,
     clock: Clock,
     inbox: Receiver<Command>,
-    copier: SyncSender<()>,
+    log: Log,
     /// Payload chunks, one per transaction, so that others wait for one chunk at most.
     bulk: VecDeque<Chunk>,
 }
@@ -83,7 +87,9 @@ impl Writer {
         while let Some(commands) = self.gather() {
             let chunk = self.bulk.pop_front();
             self.process(commands, chunk);
-            self.tend_log();
+            if self.log.is_full() {
+                let _ = self.opened.writer.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()));
+            }
         }
         // Nobody can send any more: leave one tidy file behind.
         let _ = self.opened.writer.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()));
@@ -188,15 +194,38 @@ impl Writer {
         }
         connection.execute_batch("COMMIT")
     }
+}
 
-    fn tend_log(&self) {
-        let log = log_path(&self.opened.path);
-        let size = std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
-        if size > LOG_LIMIT_BYTES {
-            let _ = self.opened.writer.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()));
-        } else if size > LOG_COPY_BYTES {
-            let _ = self.copier.try_send(());
+/// How much is in the log that SQLite writes ahead, and who copies it back.
+struct Log {
+    /// Pages in it after the latest commit; few again when it begins anew.
+    pages: Arc<AtomicU32>,
+    /// Those of them the copier was woken for.
+    copied: u32,
+    copier: SyncSender<()>,
+}
+
+impl Log {
+    fn watch(connection: &mut Connection, copier: SyncSender<()>) -> rusqlite::Result<Self> {
+        let pages = Arc::new(AtomicU32::new(0));
+        let seen = Arc::clone(&pages);
+        connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
+            seen.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }))?;
+        Ok(Self { pages, copied: 0, copier })
+    }
+
+    /// Wakes the copier when there is something worth copying; says whether it cannot keep up.
+    fn is_full(&mut self) -> bool {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages < self.copied {
+            self.copied = 0;
         }
+        if pages - self.copied >= LOG_COPY_PAGES && self.copier.try_send(()).is_ok() {
+            self.copied = pages;
+        }
+        pages >= LOG_LIMIT_PAGES
     }
 }
 
@@ -236,12 +265,6 @@ impl Plain {
     }
 }
 
-fn log_path(store: &Path) -> PathBuf {
-    let mut name = store.as_os_str().to_owned();
-    name.push("-wal");
-    name.into()
-}
-
 /// Copies the log back into the file without holding up the writer; ends when the writer is gone.
 fn spawn_log_copier(path: &Path) -> Result<SyncSender<()>, StoreError> {
     let connection = connect(path)?;
@@ -260,4 +283,56 @@ fn spawn_log_copier(path: &Path) -> Result<SyncSender<()>, StoreError> {
         })
         .map_err(|source| FileFault::io(path, source))?;
     Ok(wake)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_copied_back_each_time_it_has_grown_enough() {
+        let (copier, woken) = sync_channel(1);
+        let mut log = Log { pages: Arc::default(), copied: 0, copier };
+        // Pages in the log, and whether the copier is woken and the writer has to copy itself.
+        let steps = [
+            (10, false, false),
+            (LOG_COPY_PAGES, true, false),
+            (LOG_COPY_PAGES + 40, false, false),
+            (2 * LOG_COPY_PAGES, true, false),
+            // It began anew.
+            (30, false, false),
+            (LOG_COPY_PAGES + 1, true, false),
+            (LOG_LIMIT_PAGES, true, true),
+        ];
+        for (step, (pages, wakes, is_full)) in steps.into_iter().enumerate() {
+            log.pages.store(pages, Ordering::Relaxed);
+            assert_eq!((log.is_full(), woken.try_recv().is_ok()), (is_full, wakes), "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_copier_that_is_busy_is_woken_again_later() {
+        let (copier, woken) = sync_channel(1);
+        let mut log = Log { pages: Arc::new(AtomicU32::new(LOG_COPY_PAGES)), copied: 0, copier };
+        log.is_full();
+        log.pages.store(2 * LOG_COPY_PAGES, Ordering::Relaxed);
+        log.is_full();
+        assert!(woken.try_recv().is_ok());
+        log.is_full();
+        assert!(woken.try_recv().is_ok(), "what came meanwhile was forgotten");
+    }
+
+    #[test]
+    fn sqlite_tells_how_much_is_in_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut connection = super::super::schema::open(&dir.path().join("store")).unwrap().writer;
+        let log = Log::watch(&mut connection, sync_channel(1).0).unwrap();
+        connection.execute_batch("CREATE TABLE t (x BLOB)").unwrap();
+        let before = log.pages.load(Ordering::Relaxed);
+        connection.execute("INSERT INTO t VALUES (zeroblob(?1))", [40 * 4096]).unwrap();
+        assert!((before + 40..before + 60).contains(&log.pages.load(Ordering::Relaxed)));
+        connection.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(())).unwrap();
+        connection.execute("INSERT INTO t VALUES (1)", []).unwrap();
+        assert!(log.pages.load(Ordering::Relaxed) < 10);
+    }
 }
