@@ -63,7 +63,7 @@ enum FleetCommand {
         #[arg(long)]
         project: Option<String>,
     },
-    /// Wait until an agent has a status.
+    /// Wait until an agent has a status; fails when it does not get there in time.
     Wait {
         /// Its name.
         agent: String,

@@ -115,7 +115,9 @@ pub fn run(config: &Config, arguments: FleetArgs, json: bool) -> Result<Exit, Fa
         );
         runtime.block_on(fleet.backend().settled());
     }
-    Ok(if answer.failed() { Exit::Failed } else { Exit::Ok })
+    // A script that waited in vain must not go on.
+    let in_vain = answer.body["reached"] == false;
+    Ok(if answer.failed() || in_vain { Exit::Failed } else { Exit::Ok })
 }
 
 async fn here(fleet: AnyFleet, operation: &str, arguments: Map<String, Value>) -> Result<Answer, Failure> {

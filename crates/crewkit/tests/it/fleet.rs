@@ -101,6 +101,8 @@ async fn every_command_works_on_coder() {
     ground.refusal(&["create", "sony", "again", "--project", "Setup"], 400).await;
     let waited = ground.answer(&["wait", "sony", "--status", "idle", "--timeout", "60"]).await;
     assert_eq!(waited["reached"], true, "{waited}");
+    let (code, waited, _) = ground.run(&["wait", "sony", "--status", "busy", "--timeout", "1"]).await;
+    assert_eq!((code, &waited["reached"]), (1, &json!(false)), "{waited}");
 
     assert_eq!(names(&ground.answer(&["list"]).await, "agents"), ["papi", "sony"]);
     assert_eq!(
