@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::TxnError;
-use crate::fs::Fs;
+use crate::fs::{FileKind, Fs};
 use crate::journal::Place;
 use crate::path::RelPath;
 
@@ -139,24 +139,30 @@ pub(crate) fn locate<F: Fs>(fs: &F, root: &Path, anchors: &mut Anchors<F>) -> Re
     }
     let mut missing: Vec<&str> = Vec::new();
     let mut current = root;
-    let dir = loop {
-        match fs.open_root(current) {
-            Ok(dir) => break dir,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+    loop {
+        let dir = match fs.open_root(current) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let name = current.file_name().and_then(|name| name.to_str());
+                missing.push(name.ok_or_else(|| unusable("it contains `..`"))?);
+                current = current.parent().ok_or_else(|| unusable("no part of it exists"))?;
+                continue;
+            }
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 return Err(TxnError::Blocked { path: current.to_owned(), root: root.to_owned() });
             }
             Err(error) => return Err(TxnError::io("open", current, error)),
+        };
+        let Some(name) = missing.last() else { break };
+        match fs.stat(&dir, name).map_err(TxnError::at("look at", current))? {
+            None => break,
+            // Something is there that could not be opened: a link that leads nowhere.
+            Some(stat) if stat.kind == FileKind::Symlink => {
+                return Err(TxnError::Blocked { path: current.join(name), root: root.to_owned() });
+            }
+            // Somebody else has made it since.
+            Some(_) => (missing, current) = (Vec::new(), root),
         }
-        let name = current.file_name().and_then(|name| name.to_str());
-        missing.push(name.ok_or_else(|| unusable("it contains `..`"))?);
-        current = current.parent().ok_or_else(|| unusable("no part of it exists"))?;
-    };
-    if let Some(name) = missing.last()
-        && fs.stat(&dir, name).map_err(TxnError::at("look at", current))?.is_some()
-    {
-        // Something is there that could not be opened: a link that leads nowhere.
-        return Err(TxnError::Blocked { path: current.join(name), root: root.to_owned() });
     }
     missing.reverse();
     let missing = if missing.is_empty() {

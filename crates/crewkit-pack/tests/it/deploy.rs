@@ -225,6 +225,23 @@ fn directories_made_for_files_go_with_the_last_of_them_and_others_stay() {
     assert_eq!(dirs, ["mixed", "mixed/own", "users"]);
 }
 
+/// Another process makes the same home, or a part of it, at every possible moment of making it.
+#[test]
+fn a_home_that_somebody_else_makes_meanwhile_is_used() {
+    for made in ["/deep", "/deep/home", "/deep/home/state/crewkit/journal"] {
+        for n in 1.. {
+            let fs = SimFs::new();
+            fs.meddle(n, move |fs| fs.make_dir(made));
+            let world = World::new(fs.clone(), "/deep/home", &[("codex", Path::new("/p"))]);
+            let locked = world.home.lock_alone("deploy").map(drop);
+            assert!(locked.is_ok(), "{made} before call {n}: {locked:?}");
+            if fs.calls() < n {
+                break;
+            }
+        }
+    }
+}
+
 /// An editor saves at every possible moment of a deploy: what it saved stays, or is in a backup a snapshot lists.
 #[test]
 fn an_edit_at_any_moment_survives() {
