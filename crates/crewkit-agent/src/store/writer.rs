@@ -19,8 +19,7 @@ use super::{Ack, Clock, Command, FileFault, Memory, Reply, StoreError};
 /// Commands in one transaction at most; keeps the time to an answer bounded.
 const BATCH_COMMANDS: usize = 512;
 /// Pages of four kilobytes by which the log grows before it is copied back in the background, and those in it at which
-/// the writer itself does it. Each copy waits for the disk twice, so that one after every commit costs more than the
-/// commits.
+/// the writer itself does it. Each copy waits for the disk twice, so that not every commit is followed by one.
 const LOG_COPY_PAGES: u32 = 256;
 const LOG_LIMIT_PAGES: u32 = 12 * 1024;
 
@@ -87,7 +86,7 @@ impl Writer {
         while let Some(commands) = self.gather() {
             let chunk = self.bulk.pop_front();
             self.process(commands, chunk);
-            if self.log.is_full() {
+            if self.log.tend() == Room::Used {
                 let _ = self.opened.writer.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()));
             }
         }
@@ -196,6 +195,14 @@ impl Writer {
     }
 }
 
+/// Whether the log may grow on.
+#[derive(Debug, PartialEq, Eq)]
+enum Room {
+    Left,
+    /// The copier cannot keep up.
+    Used,
+}
+
 /// How much is in the log that SQLite writes ahead, and who copies it back.
 struct Log {
     /// Pages in it after the latest commit; few again when it begins anew.
@@ -216,8 +223,8 @@ impl Log {
         Ok(Self { pages, copied: 0, copier })
     }
 
-    /// Wakes the copier when there is something worth copying; says whether it cannot keep up.
-    fn is_full(&mut self) -> bool {
+    /// Wakes the copier when there is something worth copying.
+    fn tend(&mut self) -> Room {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages < self.copied {
             self.copied = 0;
@@ -225,7 +232,7 @@ impl Log {
         if pages - self.copied >= LOG_COPY_PAGES && self.copier.try_send(()).is_ok() {
             self.copied = pages;
         }
-        pages >= LOG_LIMIT_PAGES
+        if pages >= LOG_LIMIT_PAGES { Room::Used } else { Room::Left }
     }
 }
 
@@ -306,7 +313,8 @@ mod tests {
         ];
         for (step, (pages, wakes, is_full)) in steps.into_iter().enumerate() {
             log.pages.store(pages, Ordering::Relaxed);
-            assert_eq!((log.is_full(), woken.try_recv().is_ok()), (is_full, wakes), "step {step}");
+            let room = if is_full { Room::Used } else { Room::Left };
+            assert_eq!((log.tend(), woken.try_recv().is_ok()), (room, wakes), "step {step}");
         }
     }
 
@@ -314,11 +322,11 @@ mod tests {
     fn a_copier_that_is_busy_is_woken_again_later() {
         let (copier, woken) = sync_channel(1);
         let mut log = Log { pages: Arc::new(AtomicU32::new(LOG_COPY_PAGES)), copied: 0, copier };
-        log.is_full();
+        log.tend();
         log.pages.store(2 * LOG_COPY_PAGES, Ordering::Relaxed);
-        log.is_full();
+        log.tend();
         assert!(woken.try_recv().is_ok());
-        log.is_full();
+        log.tend();
         assert!(woken.try_recv().is_ok(), "what came meanwhile was forgotten");
     }
 

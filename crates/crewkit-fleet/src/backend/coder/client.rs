@@ -1,4 +1,5 @@
-//! Speaks HTTP with Coder: one connection pool, the token on every request, no redirects, and bounds on everything.
+//! Speaks HTTP with Coder: connections that are used again, the token on every request, no redirects, and bounds on
+//! everything.
 //!
 //! Reads are tried again within a deadline. Writes are sent once: a lost answer is for the caller to clear up.
 
@@ -115,29 +116,6 @@ impl Connector {
             Trust::System(more) => builder.tls_certs_merge(more.iter().cloned()),
         }
     }
-}
-
-async fn ask_app(
-    http: reqwest::Client,
-    method: Method,
-    url: Url,
-    body: Option<serde_json::Value>,
-    most: u64,
-    until: Instant,
-) -> Result<AppAnswer, CoderError> {
-    let time = until.saturating_duration_since(Instant::now());
-    let mut request = http.request(method, url);
-    if let Some(body) = &body {
-        request = request.json(body);
-    }
-    let response = timeout_at(until, request.send())
-        .await
-        .map_err(|_| CoderError::TimedOut { ms: millis(time) })?
-        .map_err(|error| unreachable_because(&error))?;
-    let status = response.status();
-    let is_json = is_json(&response);
-    let body = collect(response, most, until, time).await?;
-    Ok(AppAnswer { status, is_json, body })
 }
 
 fn build(builder: ClientBuilder) -> Result<reqwest::Client, SettingsError> {
@@ -478,10 +456,7 @@ impl Client {
         until: Instant,
         time: Duration,
     ) -> Result<Response, CoderError> {
-        let response = timeout_at(until, request.send())
-            .await
-            .map_err(|_| CoderError::TimedOut { ms: millis(time) })?
-            .map_err(|error| unreachable_because(&error))?;
+        let response = sent(request, until, time).await?;
         if let Some(version) = header_text(&response, VERSION_HEADER).and_then(|text| Version::parse(&text)) {
             *lock(&self.version) = Some(version);
         }
@@ -616,6 +591,35 @@ async fn collect(
         body.extend_from_slice(&chunk);
     }
     Ok(body)
+}
+
+/// Asks an app with one of the clients.
+async fn ask_app(
+    http: reqwest::Client,
+    method: Method,
+    url: Url,
+    body: Option<serde_json::Value>,
+    most: u64,
+    until: Instant,
+) -> Result<AppAnswer, CoderError> {
+    let time = until.saturating_duration_since(Instant::now());
+    let mut request = http.request(method, url);
+    if let Some(body) = &body {
+        request = request.json(body);
+    }
+    let response = sent(request, until, time).await?;
+    let status = response.status();
+    let is_json = is_json(&response);
+    let body = collect(response, most, until, time).await?;
+    Ok(AppAnswer { status, is_json, body })
+}
+
+/// Sends a request; `time` is what it had in all.
+async fn sent(request: RequestBuilder, until: Instant, time: Duration) -> Result<Response, CoderError> {
+    timeout_at(until, request.send())
+        .await
+        .map_err(|_| CoderError::TimedOut { ms: millis(time) })?
+        .map_err(|error| unreachable_because(&error))
 }
 
 async fn next_before<B>(

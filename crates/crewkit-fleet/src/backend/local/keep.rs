@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::copy::move_tree;
 use super::git::{Git, GitError, Place, one_line};
 use super::trash::{Trash, Trashed};
-use super::worktree::{Checkout, Workspace};
+use super::worktree::{Checkout, Workspace, removal};
 
 /// Where the work of a removed workspace is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -450,11 +450,9 @@ async fn save_branch(git: &Git, place: &Place, agent: &str, commit: &str) -> Res
 /// whatever goes wrong is only noted.
 async fn finish(git: &Git, project: &Path, checkout: &Checkout, path: &Path, kept: &mut Kept) {
     let repository = Place::found_from(project);
-    let remove: [OsString; 6] =
-        ["worktree".into(), "remove".into(), "--force".into(), "--force".into(), "--".into(), path.into()];
     if checkout.admin_dir.exists() {
         let _register = git.register(&checkout.common_dir).await;
-        if let Err(error) = git.at(&repository).args(remove).run().await {
+        if let Err(error) = git.at(&repository).args(removal(path)).run().await {
             tracing::warn!(%error, "a worktree could not be removed from its repository");
         }
     }

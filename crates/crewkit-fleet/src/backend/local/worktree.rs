@@ -204,15 +204,7 @@ pub(crate) async fn undo(git: &Git, project: &LocalProject, path: &Path) -> Resu
         let repository = Place::found_from(&project.path);
         let _register = git.register(common_dir).await;
         if let Some(branch) = registered_branch(git, &repository, path).await? {
-            let remove: [OsString; 6] = [
-                "worktree".into(),
-                "remove".into(),
-                "--force".into(),
-                "--force".into(),
-                "--".into(),
-                path.into(),
-            ];
-            git.at(&repository).args(remove).run().await?;
+            git.at(&repository).args(removal(path)).run().await?;
             if let Some(branch) = branch {
                 // Only the branch that was made with the worktree, and only while nothing was added to it.
                 let _ = git.at(&repository).args(["branch", "--quiet", "-d", "--", &branch]).run().await;
@@ -225,6 +217,11 @@ pub(crate) async fn undo(git: &Git, project: &LocalProject, path: &Path) -> Resu
         }
         _ => Ok(()),
     }
+}
+
+/// What has git forget the worktree at `path`, whatever is in it.
+pub(crate) fn removal(path: &Path) -> [OsString; 6] {
+    ["worktree".into(), "remove".into(), "--force".into(), "--force".into(), "--".into(), path.into()]
 }
 
 /// Whether `path` is registered as a worktree, and the branch it is on.
