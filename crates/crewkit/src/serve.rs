@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
+use crewkit_agent::Engine;
 use crewkit_core::Code;
 use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
@@ -11,6 +12,7 @@ use crewkit_server::mcp::http::{DoorParts, McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
 use crewkit_server::ops::{Catalog, Selection};
 use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::address;
@@ -60,12 +62,9 @@ fn serve(
     let limits = Arc::new(config.limits());
     agent::raise_open_files();
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(workers())
-        .enable_all()
-        .build()
-        .map_err(broken)?;
-    runtime.block_on(async {
+    let (answering, working) =
+        (runtime("crewkit-doors").map_err(broken)?, runtime("crewkit-turns").map_err(broken)?);
+    answering.block_on(async {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| Failure::new(Code::ListenFailed, format!("{address}: {error}")))?;
@@ -76,7 +75,7 @@ fn serve(
         let base = base_url(config, address);
         let services = Arc::new(crate::cli::services(config, &base)?);
         // Opened now: what the last server left running is told truthfully before anybody asks.
-        let engine = services.agents.engine().await?.clone();
+        let engine = open_engine(&services, &working).await?;
         crate::local::open(&services).await;
         let _announced = address::announce(&config.home, address);
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
@@ -94,10 +93,18 @@ fn serve(
     })
 }
 
-/// Half the cores, the other half being for the programs crewkit runs. A call passes through several tasks that hardly
-/// compute, and threads that wake each other for them cost more than they gain; what computes belongs on a blocking thread.
-fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+/// Half the cores. Calls pass through several tasks that hardly compute, as do turns of agents, and threads that wake each other
+/// for them cost more than they gain; what computes belongs on a blocking thread.
+fn runtime(name: &str) -> std::io::Result<Runtime> {
+    let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    Builder::new_multi_thread().worker_threads(workers).thread_name(name).enable_all().build()
+}
+
+/// Agents work on threads of their own, so that a thousand of them hold up no answer.
+async fn open_engine(services: &Arc<Services>, working: &Runtime) -> Result<Engine, Failure> {
+    let services = Arc::clone(services);
+    let opened = working.spawn(async move { services.agents.engine().await.cloned() });
+    Ok(opened.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))??)
 }
 
 fn listen_address(config: &Config) -> Result<SocketAddr, Failure> {

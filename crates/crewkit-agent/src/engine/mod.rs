@@ -120,6 +120,7 @@ struct Shared {
     commands: Arc<CommandPolicy>,
     scratch: PathBuf,
     tasks: TaskTracker,
+    runtime: tokio::runtime::Handle,
     shutdown: CancellationToken,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     chats: chat::Chats,
@@ -134,7 +135,7 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Opens the store, ends what an earlier process left behind, and starts the tool servers in the background.
     ///
-    /// Must be called within a tokio runtime.
+    /// Must be called within a tokio runtime, which is where runs are carried out, whoever starts them.
     pub fn open(options: Options) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
             let mut models: Vec<(String, Arc<dyn Model>)> = Vec::new();
@@ -174,6 +175,7 @@ impl Engine {
                     commands: Arc::new(options.commands.clone()),
                     scratch: options.home.join("scratch"),
                     tasks: TaskTracker::new(),
+                    runtime: tokio::runtime::Handle::current(),
                     shutdown: CancellationToken::new(),
                     writer: Mutex::new(Some(recovered.writer)),
                     chats: chat::Chats::default(),
@@ -302,7 +304,7 @@ impl Engine {
             return Ok(());
         }
         let attempt = Attempt { entry, record: Arc::clone(record), halt, means, origin };
-        self.shared.tasks.spawn(self.clone().attempt(attempt));
+        self.shared.tasks.spawn_on(self.clone().attempt(attempt), &self.shared.runtime);
         Ok(())
     }
 

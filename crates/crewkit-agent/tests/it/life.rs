@@ -38,6 +38,18 @@ fn gunzip(bytes: &[u8]) -> String {
     text
 }
 
+#[test]
+fn an_agent_works_where_its_engine_was_opened() {
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (opener, starter) = (runtime(), runtime());
+    let world = opener.block_on(World::new(|_| Turn::complete("ok").after(Duration::from_millis(50))));
+    let id = starter.block_on(world.start("go on without me"));
+    drop(starter);
+    let status = opener.block_on(world.end_of(&id));
+    assert_eq!(status.status, Some(RunStatus::Completed), "{:?}", status.error);
+}
+
 #[tokio::test]
 async fn the_prompt_tells_id_and_duties() {
     let world = World::new(|_| Turn::complete("ok")).await;
