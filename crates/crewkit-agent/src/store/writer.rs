@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use crewkit_core::Timestamp;
@@ -18,6 +19,10 @@ use super::{Ack, Clock, Command, FileFault, Memory, Reply, StoreError};
 
 /// Commands in one transaction at most; keeps the time to an answer bounded.
 const BATCH_COMMANDS: usize = 512;
+/// More commands than this in one transaction are a crowd's: the next one begins this long after it, so that more of them share
+/// a sync of the disk and the pages they change.
+const CROWD_COMMANDS: usize = 4;
+const CROWD_PAUSE: Duration = Duration::from_millis(3);
 /// Pages of four kilobytes by which the log grows before it is copied back in the background, and those in it at which
 /// the writer itself does it. Each copy waits for the disk twice, so that not every commit is followed by one.
 const LOG_COPY_PAGES: u32 = 256;
@@ -64,7 +69,8 @@ pub(super) fn spawn(
     let path = opened.path.clone();
     let log = Log::watch(&mut opened.writer, spawn_log_copier(&path)?)
         .map_err(|source| StoreError::sqlite(&path, source))?;
-    let writer = Writer { opened, memory, clock, inbox, log, bulk: VecDeque::new() };
+    let writer =
+        Writer { opened, memory, clock, inbox, log, bulk: VecDeque::new(), latest: Latest::default() };
     std::thread::Builder::new()
         .name("crewkit-runs".to_owned())
         .spawn(move || writer.run())
@@ -79,13 +85,35 @@ struct Writer {
     log: Log,
     /// Payload chunks, one per transaction, so that others wait for one chunk at most.
     bulk: VecDeque<Chunk>,
+    latest: Latest,
+}
+
+/// The latest transaction.
+#[derive(Default)]
+struct Latest {
+    commands: usize,
+    ended: Option<Instant>,
+}
+
+impl Latest {
+    /// How long the next one waits for company. Whoever writes alone never waits.
+    fn pause(&self, now: Instant) -> Duration {
+        match self.ended {
+            Some(ended) if self.commands > CROWD_COMMANDS => {
+                CROWD_PAUSE.saturating_sub(now.saturating_duration_since(ended))
+            }
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 impl Writer {
     fn run(mut self) {
         while let Some(commands) = self.gather() {
             let chunk = self.bulk.pop_front();
+            let count = commands.len();
             self.process(commands, chunk);
+            self.latest = Latest { commands: count, ended: Some(Instant::now()) };
             if self.log.tend() == Room::Used {
                 let _ = self.opened.writer.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()));
             }
@@ -101,6 +129,7 @@ impl Writer {
         if self.bulk.is_empty() {
             let first = self.inbox.blocking_recv()?;
             self.sort(first, &mut commands);
+            std::thread::sleep(self.latest.pause(Instant::now()));
         }
         while commands.len() < BATCH_COMMANDS {
             match self.inbox.try_recv() {
@@ -295,6 +324,23 @@ fn spawn_log_copier(path: &Path) -> Result<SyncSender<()>, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_crowd_waits_for_company() {
+        let now = Instant::now();
+        let cases = [
+            (0, None, Duration::ZERO),
+            (1, Some(Duration::ZERO), Duration::ZERO),
+            (CROWD_COMMANDS, Some(Duration::ZERO), Duration::ZERO),
+            (CROWD_COMMANDS + 1, Some(Duration::ZERO), CROWD_PAUSE),
+            (CROWD_COMMANDS + 1, Some(CROWD_PAUSE / 3), CROWD_PAUSE * 2 / 3),
+            (BATCH_COMMANDS, Some(2 * CROWD_PAUSE), Duration::ZERO),
+        ];
+        for (commands, ago, pause) in cases {
+            let latest = Latest { commands, ended: ago.map(|ago| now.checked_sub(ago).unwrap()) };
+            assert_eq!(latest.pause(now), pause, "{commands} commands, ended {ago:?} ago");
+        }
+    }
 
     #[test]
     fn the_log_is_copied_back_each_time_it_has_grown_enough() {
