@@ -31,6 +31,8 @@ const LOOKS: usize = 300;
 /// The best of these counts, of both sides.
 const ROUNDS: usize = 3;
 const PAYLOAD: usize = 50 << 20;
+/// The fastest of these counts, of both sides; one takes some ten milliseconds.
+const FETCHES: usize = 40;
 const PARTS: [&str; 6] = ["busy", "throughput", "turns", "payload", "waiting", "peer"];
 /// Longest anybody may wait because a payload is stored.
 const STALL_MS: f64 = 5.0;
@@ -431,7 +433,7 @@ async fn payload(binary: &Path, release: &Path, table: &mut Table) -> Result<()>
     let served = subject.client.get(&url).header("Accept-Encoding", "gzip").send().await?.bytes().await?;
     let bare = bare_bytes(served)?;
     let (mut best, mut best_bare) = (0.0_f64, 0.0_f64);
-    for _ in 0..10 {
+    for _ in 0..FETCHES {
         best = best.max(fetch_rate(&subject.client, &url).await?);
         best_bare = best_bare.max(fetch_rate(&subject.client, &bare).await?);
     }
