@@ -4,8 +4,8 @@
 //! against it in the same run: the same requests sent straight to the model, the same answer given by a bare axum server, the
 //! same bytes sent by a bare socket.
 //!
-//! `MINIFRAM_BASELINE` names the command line that starts the Python program these agents come from, in a checkout of it; then
-//! its figures stand beside ours. It listens on port 8101, which has to be free.
+//! `MINIFRAM_BASELINE` names a checkout of the Python program these agents come from, ready to run with its `.venv` or with
+//! `python3`; then its figures stand beside ours. It listens on port 8101, which has to be free.
 
 mod peer;
 mod probe;

@@ -176,7 +176,18 @@ struct Shared {
     peak: AtomicUsize,
     violations: Mutex<Vec<String>>,
     bodies: Mutex<Vec<Value>>,
-    keeps_bodies: bool,
+    manner: Manner,
+}
+
+/// What a model makes of the requests it gets, besides answering them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Refuses what a strict server refuses, and keeps the rest for a look afterwards.
+    Attentive,
+    /// Refuses the same and keeps nothing.
+    Forgetful,
+    /// Answers everything and keeps nothing.
+    Lenient,
 }
 
 /// A running model; ends when dropped.
@@ -189,12 +200,17 @@ pub struct ScriptedModel {
 impl ScriptedModel {
     /// Starts a model that asks `script` what to do.
     pub async fn start(script: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
-        Self::launch(Box::new(script), true).await
+        Self::launch(Box::new(script), Manner::Attentive).await
     }
 
     /// Starts a model that does not keep what it was asked; for benchmarks.
     pub async fn start_forgetful(script: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
-        Self::launch(Box::new(script), false).await
+        Self::launch(Box::new(script), Manner::Forgetful).await
+    }
+
+    /// Starts a model that takes any history; for programs whose histories are wrong.
+    pub async fn start_lenient(script: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
+        Self::launch(Box::new(script), Manner::Lenient).await
     }
 
     /// Starts a model that gives these turns one after the other, whoever asks; the last one repeats.
@@ -206,7 +222,7 @@ impl ScriptedModel {
         .await
     }
 
-    async fn launch(script: Box<Script>, keeps_bodies: bool) -> Self {
+    async fn launch(script: Box<Script>, manner: Manner) -> Self {
         let shared = Arc::new(Shared {
             script,
             requests: AtomicUsize::new(0),
@@ -214,7 +230,7 @@ impl ScriptedModel {
             peak: AtomicUsize::new(0),
             violations: Mutex::default(),
             bodies: Mutex::default(),
-            keeps_bodies,
+            manner,
         });
         let router = Router::new()
             .route("/v1/chat/completions", post(openai))
@@ -336,6 +352,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
         return plain(400, "the request is not JSON");
     };
     let violation = match wire {
+        _ if shared.manner == Manner::Lenient => None,
         Wire::OpenAi => strict::openai(&body),
         Wire::Anthropic => strict::anthropic(&body),
         Wire::Responses => strict::responses(&body),
@@ -344,7 +361,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
         shared.violations.lock().unwrap_or_else(PoisonError::into_inner).push(violation.clone());
         return plain(400, &violation);
     }
-    if shared.keeps_bodies {
+    if shared.manner == Manner::Attentive {
         shared.bodies.lock().unwrap_or_else(PoisonError::into_inner).push(body.clone());
     }
     let request = Request { n, turn: wire::turns(&body), agent_id: wire::agent_id(&body), body };

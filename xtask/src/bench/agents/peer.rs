@@ -1,27 +1,36 @@
 //! The Python program these agents come from, asked the same.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use crewkit_testkit::model::ScriptedModel;
+use anyhow::{Context as _, Result, bail};
+use crewkit_testkit::model::{ScriptedModel, Turn};
 use serde_json::json;
 
-use super::{LOOKS, RUNS, STARTS, Subject, Table, Times, all_runs, second_model, three_turns};
+use super::{LOOKS, RUNS, STARTS, Subject, Table, Times};
 use crate::process::Running;
 
 /// It listens there and nowhere else, and sends those who come on to the same address with a slash.
 const URL: &str = "http://127.0.0.1:8101/mcp";
 
+/// How it is started within a checkout of it.
+const MAIN: &str = "from src.foundation.server import main; main()";
+/// It cannot wait, so it is looked at this often; each look costs it some time.
+const GLANCE: Duration = Duration::from_millis(250);
+
 /// Measures it when it is there, and says so when it is not.
+///
+/// It stops at a reply that has calls and no words, as servers send it, and keeps no history that a strict server would take. So
+/// it is given words only, by a model that takes any history: less to do than our agents have.
 pub(super) async fn compare(table: &mut Table) -> Result<()> {
-    let Ok(line) = std::env::var("MINIFRAM_BASELINE") else {
+    let Ok(place) = std::env::var("MINIFRAM_BASELINE") else {
         println!("no Python program found: set MINIFRAM_BASELINE to compare");
         return Ok(());
     };
-    let model = second_model().await;
-    let peer = Arc::new(start(&line, &model).await?);
+    let model = ScriptedModel::start_lenient(|_| Turn::say("working").after(Duration::from_secs(1))).await;
+    let peer = Arc::new(start(&place, &model).await?);
     let ids = peer.start_runs(RUNS).await?;
     let (mut looks, mut starts) = (Times::default(), Times::default());
     for n in 0..LOOKS {
@@ -34,36 +43,43 @@ pub(super) async fn compare(table: &mut Table) -> Result<()> {
     table.beside("agent_status p99, 1000 at work", looks.percentile(99));
     table.beside("agent_start p99, 1000 at work", starts.percentile(99));
     drop(peer);
-    let model = ScriptedModel::start_forgetful(three_turns).await;
-    let peer = Arc::new(start(&line, &model).await?);
+    let model = ScriptedModel::start_lenient(|request| {
+        let words = if request.turn < 2 { "working" } else { "scripted end\n[CONTRACT COMPLETE]" };
+        Turn::say(words).after(Duration::from_millis(200))
+    })
+    .await;
+    let peer = Arc::new(start(&place, &model).await?);
     table.beside("1000 runs of 3 turns", finish(&peer).await?);
     Ok(())
 }
 
-/// It cannot wait, so its runs are looked at until all have ended.
 async fn finish(peer: &Arc<Subject>) -> Result<f64> {
     let began = Instant::now();
-    if peer.call("agent_wait", json!({"agent_ids": []})).await.is_ok() {
-        return Ok(all_runs(peer).await?.1);
-    }
     let ids = peer.start_runs(RUNS).await?;
     loop {
         let told = peer.call("agent_status", json!({"agent_ids": ids})).await?;
-        let mut all = told["result"].as_array().context("no list of agents")?.iter();
-        if all.all(|run| run["status"] == "completed") {
+        let all = told["result"].as_array().context("no list of agents")?;
+        if let Some(failed) = all.iter().find(|run| run["status"] == "stopped") {
+            bail!("a run of the Python program did not complete: {failed}");
+        }
+        if all.iter().all(|run| run["status"] == "completed") {
             return Ok(began.elapsed().as_secs_f64());
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(GLANCE).await;
     }
 }
 
-async fn start(line: &str, model: &ScriptedModel) -> Result<Subject> {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().context("MINIFRAM_BASELINE is empty")?);
-    command.args(words).env("LLM_ENDPOINT", model.url()).env("LLM_MODEL", "scripted");
+async fn start(place: &str, model: &ScriptedModel) -> Result<Subject> {
+    let checkout = Path::new(place);
+    anyhow::ensure!(checkout.is_dir(), "MINIFRAM_BASELINE is no directory: {place}");
+    let own = checkout.join(".venv/bin/python");
+    let mut command = Command::new(if own.exists() { own.as_path() } else { Path::new("python3") });
+    command.args(["-c", MAIN]).current_dir(checkout);
+    command.env("LLM_ENDPOINT", model.url()).env("LLM_MODEL", "scripted");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let process = Running(command.spawn().with_context(|| format!("MINIFRAM_BASELINE: {line}"))?);
-    let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
+    let process = Running(command.spawn().with_context(|| format!("MINIFRAM_BASELINE: {place}"))?);
+    // It closes connections that were idle for a while also when a request is on its way.
+    let client = crewkit_agent::http_client().pool_max_idle_per_host(0).build()?;
     let (url, session) = open_session(&client).await?;
     Ok(Subject { process, url, client, session, home: tempfile::tempdir()? })
 }
