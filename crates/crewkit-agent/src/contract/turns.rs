@@ -204,17 +204,18 @@ impl<'a> Worker<'a> {
                     let note = EventBody::note("the model takes no tools; it was asked again without");
                     self.job.transcript.append(vec![note], Durability::Soon).await?;
                 }
-                Err(AskError::Overflow(message)) => {
+                Err(overflow @ AskError::Overflow(_)) => {
                     overflows += 1;
-                    let reason = StopReason::ContextOverflow;
+                    let end =
+                        End::Stopped { reason: StopReason::ContextOverflow, error: overflow.to_string() };
                     if overflows > 2 {
-                        return Err(End::Stopped { reason, error: message });
+                        return Err(end);
                     }
                     let keep = self.history.past_tokens() / (2 * overflows);
                     let has_room =
                         (overflows == 1 && self.history.drop_old_results()) || self.summarise(keep).await?;
                     if !has_room {
-                        return Err(End::Stopped { reason, error: message });
+                        return Err(end);
                     }
                 }
                 Err(failed) => {

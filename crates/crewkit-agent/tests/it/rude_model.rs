@@ -82,7 +82,7 @@ const CASES: [Case; 14] = [
         fault: || Turn::status(400, r#"{"error":{"code":"context_length_exceeded"}}"#),
         times: 99,
         requests: 1,
-        ends: Err((StopReason::ContextOverflow, "400")),
+        ends: Err((StopReason::ContextOverflow, "the conversation does not fit the model: status 400")),
     },
     Case {
         name: "silence",
