@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use crewkit_core::Limits;
 use futures_util::StreamExt;
+use http_body_util::Full;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use serde_json::Value;
 
@@ -76,6 +78,9 @@ impl Http {
         sent: Sent,
         event: &mut (dyn FnMut(&str) -> Result<(), Failure> + Send),
     ) -> Result<Answer, Failure> {
+        // A body that cannot be copied is let go once it is sent. Otherwise the whole conversation stays in memory a second time
+        // for as long as the model thinks, in case the client would like to send it again, which is decided here.
+        let body = reqwest::Body::wrap(Full::new(Bytes::from(body)));
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
         let response = self.within_idle(request.send()).await?.map_err(|error| unreachable(&error))?;
         let status = response.status().as_u16();

@@ -86,6 +86,8 @@ fn read(bytes: &[u8], begin: usize, first: usize, piece: usize) -> Option<(Strin
         let part: std::borrow::Cow<'_, str> = serde_json::from_slice::<Piece<'_>>(&quoted).ok()?.0;
         text.push_str(&part);
         if closed {
+            // It had room for all that follows it in the document.
+            text.shrink_to_fit();
             return Some((text, end));
         }
         if text.len() - at_pause > BETWEEN_PAUSES {
@@ -186,6 +188,14 @@ mod tests {
                 assert_eq!(apart(text, piece), None, "{text} {piece}");
             }
         }
+    }
+
+    #[test]
+    fn many_strings_take_no_more_room_than_they_need() {
+        let text = serde_json::to_string(&vec!["x".repeat(100); 50]).unwrap();
+        let strings = Large::of(text.as_bytes(), 10).unwrap().strings.into_inner();
+        assert_eq!(strings.len(), 50);
+        assert!(strings.iter().all(|(_, string)| string.capacity() == 100));
     }
 
     #[test]

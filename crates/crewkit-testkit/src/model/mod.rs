@@ -346,6 +346,7 @@ impl Drop for InFlight {
 
 async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: Wire) -> Response {
     let flight = InFlight::new(&shared);
+    let has_length = request.headers().contains_key("content-length");
     let bytes = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap_or_default();
     let n = shared.requests.fetch_add(1, Ordering::SeqCst);
     let Ok(body) = serde_json::from_slice::<Value>(&bytes) else {
@@ -353,6 +354,8 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
     };
     let violation = match wire {
         _ if shared.manner == Manner::Lenient => None,
+        // Servers in front of models count bytes before they pass them on.
+        _ if !has_length => Some("Content-Length is missing".to_owned()),
         Wire::OpenAi => strict::openai(&body),
         Wire::Anthropic => strict::anthropic(&body),
         Wire::Responses => strict::responses(&body),
