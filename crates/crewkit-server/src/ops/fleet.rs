@@ -3,13 +3,20 @@
 //! The output schemas here name fields and no more: every client pays for them in every conversation. What an answer
 //! holds exactly is written down in `crewkit_fleet::schema`, which the fleet's own tests hold every answer against.
 
+use std::convert::Infallible;
 use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 use crewkit_core::{Code, Toolset};
 use crewkit_fleet::FleetError;
 use serde_json::{Value, json};
 
-use super::{Approval, Call, Failure, Handler, HandlerResult, Hints, Operation, Problem};
+use super::{
+    Approval, Call, Failure, Handler, HandlerResult, Hints, Operation, Problem, Progress, ProgressUpdate,
+};
+
+/// How often a client that wants to know hears of a call that takes long.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 const BY_NAME: &str =
     r#"{"type":"object","properties":{"agent_name":{"type":"string"}},"required":["agent_name"]}"#;
@@ -287,12 +294,24 @@ fn answer(call: Call, tool: &'static str) -> Pin<Box<dyn Future<Output = Handler
         };
         tokio::select! {
             outcome = work => outcome,
+            never = sign_of_life(&call.progress, tool, SIGN_OF_LIFE) => match never {},
             // Nobody waits for the answer any more. A write that has been sent is carried out all the same.
             () = call.cancelled.cancelled() => {
                 Err(failure(&FleetError::unavailable("the request was canceled").with("operation", tool)))
             }
         }
     })
+}
+
+/// Tells that a call is still at work: many clients give up after a minute of silence, and a fleet may take longer.
+async fn sign_of_life(progress: &Progress, tool: &str, every: Duration) -> Infallible {
+    let begun = Instant::now();
+    loop {
+        tokio::time::sleep(every).await;
+        let taken = begun.elapsed();
+        let message = Some(format!("{tool} has been at work for {} s", taken.as_secs()));
+        progress.report(ProgressUpdate { done: taken.as_secs_f64(), total: None, message });
+    }
 }
 
 fn failure(error: &FleetError) -> Failure {
@@ -313,4 +332,22 @@ fn error_form(operation: &Operation, problem: &Problem) -> Value {
             "code": problem.code,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_takes_long_shows_signs_of_life() {
+        let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let progress = Progress::to(sender);
+        let two = async { (heard.recv().await.unwrap(), heard.recv().await.unwrap()) };
+        let (first, second) = tokio::select! {
+            two = two => two,
+            never = sign_of_life(&progress, "wait_for_agent", Duration::from_millis(1)) => match never {},
+        };
+        assert_eq!(first.message.as_deref(), Some("wait_for_agent has been at work for 0 s"));
+        assert!(first.done < second.done, "progress has to grow");
+    }
 }
