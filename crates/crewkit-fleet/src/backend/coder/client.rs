@@ -318,7 +318,8 @@ impl Client {
     where
         F: Future<Output = Result<T, CoderError>>,
     {
-        let deadline = Instant::now() + Duration::from_millis(self.limits.fleet_coder_deadline_ms);
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_millis(self.limits.fleet_coder_deadline_ms);
         let once = Duration::from_millis(self.limits.fleet_coder_request_ms);
         let mut waited_for_rate = false;
         for number in 1..=ATTEMPTS {
@@ -328,7 +329,7 @@ impl Client {
                 Err(error) => error,
             };
             if number == ATTEMPTS || !error.is_passing() {
-                return Err(self.with_whole_time(error));
+                return Err(with_whole_time(error, begun));
             }
             match &error {
                 CoderError::Refused(refused) if refused.status == 429 => {
@@ -340,22 +341,14 @@ impl Client {
                 _ => {
                     let pause = backoff(number);
                     if Instant::now() + pause >= deadline {
-                        return Err(self.with_whole_time(error));
+                        return Err(with_whole_time(error, begun));
                     }
                     tracing::debug!(%error, attempt = number, "asking Coder again");
                     tokio::time::sleep(pause).await;
                 }
             }
         }
-        Err(CoderError::TimedOut { ms: self.limits.fleet_coder_deadline_ms })
-    }
-
-    /// A time-out names the whole time a caller waited, not that of the last attempt.
-    fn with_whole_time(&self, error: CoderError) -> CoderError {
-        match error {
-            CoderError::TimedOut { .. } => CoderError::TimedOut { ms: self.limits.fleet_coder_deadline_ms },
-            other => other,
-        }
+        Err(CoderError::TimedOut { ms: millis(begun.elapsed()) })
     }
 
     /// Lets a request through unless Coder is being left alone, and notes how it went.
@@ -662,6 +655,14 @@ fn header_text(response: &Response, name: &str) -> Option<String> {
 fn backoff(attempt: u32) -> Duration {
     let spread = u64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) * 200 / u64::from(u32::MAX);
     Duration::from_millis((100 + spread) * 3_u64.pow(attempt.saturating_sub(1).min(3)))
+}
+
+/// A time-out names the whole time a caller waited, not that of the last attempt.
+fn with_whole_time(error: CoderError, begun: Instant) -> CoderError {
+    match error {
+        CoderError::TimedOut { .. } => CoderError::TimedOut { ms: millis(begun.elapsed()) },
+        other => other,
+    }
 }
 
 fn millis(time: Duration) -> u64 {
