@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::response::{IntoResponse, Response};
 use crewkit_core::Code;
 use futures_util::StreamExt as _;
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http::header::{CONTENT_TYPE, EXPECT};
+use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 /// A refusal with its status, code and reason.
@@ -51,43 +50,60 @@ const TURN_BYTES: usize = 256 * 1024;
 const REST_BYTES: usize = 1 << 20;
 const REST: Duration = Duration::from_millis(1);
 
-/// Reads a whole body of at most `most` bytes.
-pub async fn read_body(body: Body, most: u64) -> Result<Vec<u8>, HttpProblem> {
-    let too_large = || {
-        let message = format!("the body is larger than {most} bytes (limits.http_body_bytes)");
-        HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message)
-    };
-    // A client that announces too much is told before it has sent it.
-    if body.size_hint().lower() > most {
-        return Err(too_large());
+/// How long a client that sends too much may take to come to its end.
+const DISCARD_TIME: Duration = Duration::from_secs(10);
+
+/// Reads a whole body of at most `most` bytes; `headers` are those it came with.
+pub async fn read_body(headers: &HeaderMap, body: Body, most: u64) -> Result<Vec<u8>, HttpProblem> {
+    let announced = body.size_hint().lower();
+    let mut pieces = body.into_data_stream();
+    if announced > most {
+        // Who asks before sending, or would send without end, is told at once.
+        if !headers.contains_key(EXPECT) && announced <= most.saturating_mul(2) {
+            discard(pieces, announced).await;
+        }
+        return Err(too_large(most));
     }
     // Put together piece by piece as they arrive: one copy of everything at the end would hold up a worker for as long as
     // others should wait at most.
-    let mut whole = Vec::with_capacity(usize::try_from(body.size_hint().lower()).unwrap_or(0));
-    let mut pieces = Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX)).into_data_stream();
+    let mut whole = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
     let (mut taken, mut rested) = (0, 0);
     while let Some(piece) = pieces.next().await {
-        match piece {
-            Ok(piece) => {
-                whole.extend_from_slice(&piece);
-                taken += piece.len();
-                if whole.len() - rested > REST_BYTES {
-                    (rested, taken) = (whole.len(), 0);
-                    tokio::time::sleep(REST).await;
-                } else if taken > TURN_BYTES {
-                    taken = 0;
-                    tokio::task::yield_now().await;
-                }
-            }
-            Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-            Err(error) => {
-                return Err(HttpProblem::new(
-                    StatusCode::BAD_REQUEST,
-                    Code::BodyInvalid,
-                    format!("the body could not be read to its end: {error}"),
-                ));
-            }
+        let piece = piece.map_err(|error| {
+            let message = format!("the body could not be read to its end: {error}");
+            HttpProblem::new(StatusCode::BAD_REQUEST, Code::BodyInvalid, message)
+        })?;
+        if (whole.len() + piece.len()) as u64 > most {
+            discard(pieces, most).await;
+            return Err(too_large(most));
+        }
+        whole.extend_from_slice(&piece);
+        taken += piece.len();
+        if whole.len() - rested > REST_BYTES {
+            (rested, taken) = (whole.len(), 0);
+            tokio::time::sleep(REST).await;
+        } else if taken > TURN_BYTES {
+            taken = 0;
+            tokio::task::yield_now().await;
         }
     }
     Ok(whole)
+}
+
+fn too_large(most: u64) -> HttpProblem {
+    let message = format!("the body is larger than {most} bytes (limits.http_body_bytes)");
+    HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message)
+}
+
+/// Takes in what a client is still sending, up to `most` bytes. Many read no answer before they have sent everything, and see a
+/// broken connection instead of the reason.
+async fn discard(mut pieces: BodyDataStream, most: u64) {
+    let reading = async {
+        let mut left = most;
+        while let Some(Ok(piece)) = pieces.next().await {
+            left = left.checked_sub(piece.len() as u64)?;
+        }
+        Some(())
+    };
+    let _ = tokio::time::timeout(DISCARD_TIME, reading).await;
 }

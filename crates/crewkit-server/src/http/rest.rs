@@ -85,7 +85,8 @@ async fn body(app: &App, request: Request) -> Result<Vec<u8>, HttpProblem> {
         let message = "Content-Type must be application/json";
         return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::BodyInvalid, message));
     }
-    read_body(request.into_body(), app.limits.http_body_bytes).await
+    let (parts, body) = request.into_parts();
+    read_body(&parts.headers, body, app.limits.http_body_bytes).await
 }
 
 fn arguments(bytes: &[u8], depth: u64) -> Result<JsonObject, HttpProblem> {

@@ -130,7 +130,7 @@ impl McpDoor {
             return *response;
         }
         let (parts, body) = request.into_parts();
-        let bytes = match read_body(body, self.limits.http_body_bytes).await {
+        let bytes = match read_body(&parts.headers, body, self.limits.http_body_bytes).await {
             Ok(bytes) => bytes,
             Err(problem) => {
                 return refuse(problem.status, &Refusal::anonymous(TRANSPORT_ERROR, problem.message));

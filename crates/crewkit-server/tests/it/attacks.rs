@@ -142,6 +142,34 @@ async fn bad_bodies_get_a_code_and_a_json_answer() {
     }
 }
 
+/// Many clients send everything before they read anything.
+#[tokio::test]
+async fn a_body_that_is_too_large_is_heard_out() {
+    let limits = Limits { http_body_bytes: 16 << 20, ..Limits::default() };
+    let server = Server::start(Options { limits, ..Options::default() }).await;
+    let (body, half) = (vec![b'x'; 24 << 20], 12 << 20);
+    let head = "POST /api/ops/echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let announced = format!("{head}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+    let piece = [format!("{half:x}\r\n").as_bytes(), &body[..half], b"\r\n"].concat();
+    let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+    let chunked = [&chunked[..], &piece, &piece, b"0\r\n\r\n"];
+    for request in [[&announced[..], &body].concat(), chunked.concat()] {
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(&request).await.unwrap();
+        // The connection is as good as before.
+        client
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answers = String::new();
+        client.read_to_string(&mut answers).await.unwrap();
+        assert!(answers.starts_with("HTTP/1.1 413 ") && answers.contains("E_BODY_TOO_LARGE"), "{answers}");
+        assert!(answers.contains("HTTP/1.1 200 OK"), "{answers}");
+    }
+    let asks_first = format!("{head}Expect: 100-continue\r\nContent-Length: {}\r\n\r\n", body.len());
+    assert_eq!(server.raw(asks_first.as_bytes()).await.status, 413);
+}
+
 #[tokio::test]
 async fn a_body_that_lies_about_its_length_costs_only_itself() {
     let limits = Limits { http_body_bytes: 1000, ..Limits::default() };

@@ -44,7 +44,8 @@ pub(super) async fn create(State(door): State<Door>, request: Request) -> Result
 }
 
 async fn arguments(door: &Door, request: Request) -> Result<JsonObject, HttpProblem> {
-    let bytes = read_body(request.into_body(), door.limits.http_body_bytes).await?;
+    let (parts, body) = request.into_parts();
+    let bytes = read_body(&parts.headers, body, door.limits.http_body_bytes).await?;
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(JsonObject::new());
     }
