@@ -71,8 +71,9 @@ limits! {
     mcp_session_records = 4096;
     /// Time a remembered session can be taken up again.
     mcp_session_record_seconds = 7 * 24 * 3600;
-    /// Longest line on stdio.
-    mcp_line_bytes = 64 * MIB;
+    /// Longest line on stdio. More than a payload may have: one that is too large is refused with the id of its request, and a
+    /// line that is too long without it.
+    mcp_line_bytes = 80 * MIB;
     /// Deepest nesting of JSON in a message.
     json_depth = 64;
     /// Messages in one batch.
