@@ -18,7 +18,7 @@ pub(super) struct Delivery {
 }
 
 /// What the model is told about the tool.
-pub(super) fn definition() -> Arc<ToolDef> {
+pub fn definition() -> Arc<ToolDef> {
     Arc::clone(&DEFINITION)
 }
 

@@ -12,7 +12,7 @@ mod prompt;
 mod tests;
 mod turns;
 
-pub use completion::AGENT_COMPLETE;
+pub use completion::{AGENT_COMPLETE, definition as completion_tool};
 pub use governor::Caps;
 pub use history::{estimate_tokens, rebuild};
 pub use marker::{Marker, MarkerKind, find_marker};

@@ -223,7 +223,9 @@ async fn the_rest_addresses_existing_clients_know() {
     let health = doors.get("/api/health", &[]).await.json();
     assert_eq!((&health["status"], &health["model"]), (&json!("ok"), &json!("scripted-1")));
     let tools = doors.get("/api/tools", &[]).await.json();
-    assert_eq!(tools["tools"][0]["_server"], "_internal");
+    let own = &tools["tools"][0];
+    assert_eq!((&own["_server"], &own["name"]), (&json!("_internal"), &json!("agent_complete")));
+    assert_eq!(own["inputSchema"]["required"], json!(["summary"]));
     let foreign = doors.get("/api/agents", &[("Origin", "http://evil.example")]).await;
     assert_eq!(foreign.status, 403);
 }
@@ -281,7 +283,7 @@ async fn every_viewer_sees_the_run_and_bad_frames_do_no_harm() {
     one.0.send(Message::Binary(vec![1, 2, 3].into())).await.unwrap();
     assert_eq!(one.frame().await["type"], "error");
     one.send(r#"{"type":"set_contract","contract":"go"}"#).await;
-    assert_eq!(one.frame().await["type"], "contract_set");
+    assert_eq!(one.frame().await, json!({"type": "contract_set", "contract": "go"}));
     one.send(r#"{"type":"start"}"#).await;
     let live = one.until("status", "completed").await;
     assert_eq!(two.until("status", "completed").await, live, "whoever started the run");

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
+use crewkit_agent::contract::completion_tool;
 use crewkit_agent::engine::output_rows;
 use crewkit_core::Code;
 use http::StatusCode;
@@ -109,9 +110,11 @@ pub(super) async fn prune(State(door): State<Door>, request: Request) -> Result<
 
 pub(super) async fn tools(State(door): State<Door>) -> Result<Response, Refusal> {
     let (servers, tools) = door.engine().await?.tools();
+    let own = completion_tool();
     let mut listed: Vec<Value> = vec![json!({
-        "name": "agent_complete",
-        "description": "Ends an agent's own work with a summary.",
+        "name": own.name,
+        "description": own.description,
+        "inputSchema": own.input_schema,
         "_server": "_internal",
     })];
     listed.extend(tools.into_iter().map(|tool| {

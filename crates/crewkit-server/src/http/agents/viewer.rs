@@ -76,7 +76,8 @@ async fn control(engine: &Engine, id: &str, frame: &str) -> Value {
     let done = match frame["type"].as_str() {
         Some("set_contract") => match frame["contract"].as_str() {
             Some(contract) => {
-                engine.set_contract(id, contract.to_owned()).await.map(|_| json!({"type": "contract_set"}))
+                let set = engine.set_contract(id, contract.to_owned()).await;
+                set.map(|record| json!({"type": "contract_set", "contract": &*record.contract}))
             }
             None => return said("error", "set_contract needs a text `contract`"),
         },
