@@ -5,7 +5,8 @@
 //! same bytes sent by a bare socket.
 //!
 //! `MINIFRAM_BASELINE` names a checkout of the Python program these agents come from, ready to run with its `.venv` or with
-//! `python3`; then its figures stand beside ours. It listens on port 8101, which has to be free.
+//! `python3`, or a command line that starts it; then its figures stand beside ours. It listens on port 8101, which has to be
+//! free.
 
 mod peer;
 mod probe;

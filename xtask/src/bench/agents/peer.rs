@@ -15,7 +15,7 @@ use crate::process::Running;
 /// It listens there and nowhere else, and sends those who come on to the same address with a slash.
 const URL: &str = "http://127.0.0.1:8101/mcp";
 
-/// How it is started within a checkout of it.
+/// What Python runs within a checkout of it.
 const MAIN: &str = "from src.foundation.server import main; main()";
 /// It cannot wait, so it is looked at this often; each look costs it some time.
 const GLANCE: Duration = Duration::from_millis(250);
@@ -70,11 +70,7 @@ async fn finish(peer: &Arc<Subject>) -> Result<f64> {
 }
 
 async fn start(place: &str, model: &ScriptedModel) -> Result<Subject> {
-    let checkout = Path::new(place);
-    anyhow::ensure!(checkout.is_dir(), "MINIFRAM_BASELINE is no directory: {place}");
-    let own = checkout.join(".venv/bin/python");
-    let mut command = Command::new(if own.exists() { own.as_path() } else { Path::new("python3") });
-    command.args(["-c", MAIN]).current_dir(checkout);
+    let mut command = command(Path::new(place))?;
     command.env("LLM_ENDPOINT", model.url()).env("LLM_MODEL", "scripted");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let process = Running(command.spawn().with_context(|| format!("MINIFRAM_BASELINE: {place}"))?);
@@ -82,6 +78,21 @@ async fn start(place: &str, model: &ScriptedModel) -> Result<Subject> {
     let client = crewkit_agent::http_client().pool_max_idle_per_host(0).build()?;
     let (url, session) = open_session(&client).await?;
     Ok(Subject { process, url, client, session, home: tempfile::tempdir()? })
+}
+
+/// How it is started: within a checkout of it, or by a command line.
+fn command(place: &Path) -> Result<Command> {
+    if place.is_dir() {
+        let own = place.join(".venv/bin/python");
+        let mut python = Command::new(if own.exists() { own.as_path() } else { Path::new("python3") });
+        python.args(["-c", MAIN]).current_dir(place);
+        return Ok(python);
+    }
+    let line = place.to_string_lossy();
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().context("MINIFRAM_BASELINE is empty")?);
+    command.args(words);
+    Ok(command)
 }
 
 /// Introduces us as soon as it listens; where it is to be asked, and in which session.
