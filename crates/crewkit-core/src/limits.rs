@@ -285,6 +285,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_payload_that_is_too_large_still_fits_a_line() {
+        let limits = Limits::default();
+        assert!(limits.mcp_line_bytes > limits.agent_payload_bytes);
+    }
+
+    #[test]
     fn every_row_can_be_read_and_set_by_its_name() {
         let mut limits = Limits::default();
         for row in Limits::TABLE {

@@ -352,13 +352,13 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
     let Ok(body) = serde_json::from_slice::<Value>(&bytes) else {
         return plain(400, "the request is not JSON");
     };
-    let violation = match wire {
-        _ if shared.manner == Manner::Lenient => None,
+    let violation = match (shared.manner, wire) {
+        (Manner::Lenient, _) => None,
         // Servers in front of models count bytes before they pass them on.
         _ if !has_length => Some("Content-Length is missing".to_owned()),
-        Wire::OpenAi => strict::openai(&body),
-        Wire::Anthropic => strict::anthropic(&body),
-        Wire::Responses => strict::responses(&body),
+        (_, Wire::OpenAi) => strict::openai(&body),
+        (_, Wire::Anthropic) => strict::anthropic(&body),
+        (_, Wire::Responses) => strict::responses(&body),
     };
     if let Some(violation) = violation {
         shared.violations.lock().unwrap_or_else(PoisonError::into_inner).push(violation.clone());
