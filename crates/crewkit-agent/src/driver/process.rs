@@ -36,6 +36,8 @@ pub struct Errand<'a> {
     pub workdir: &'a Path,
     /// The environment all drivers get.
     pub environment: &'a [(std::ffi::OsString, std::ffi::OsString)],
+    /// Variables by which it knows itself and its server; nothing replaces them.
+    pub identity: &'a [(std::ffi::OsString, std::ffi::OsString)],
     /// Where its output goes.
     pub transcript: &'a dyn Transcript,
     /// Cancelled when the run has ended by another hand.
@@ -64,7 +66,7 @@ fn start(driver: &ProcessDriver, errand: &Errand<'_>) -> std::io::Result<Process
         return Err(std::io::ErrorKind::InvalidInput.into());
     };
     let mut command = Command::new(program);
-    let environment = errand.environment.iter().chain(&driver.environment);
+    let environment = errand.environment.iter().chain(&driver.environment).chain(errand.identity);
     command.args(arguments).env_clear().envs(environment.map(|(name, value)| (name, value)));
     command.current_dir(errand.workdir).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(if driver.stdin == Stdin::Contract { Stdio::piped() } else { Stdio::null() });

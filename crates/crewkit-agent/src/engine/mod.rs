@@ -6,6 +6,7 @@
 mod chat;
 mod checks;
 mod error;
+mod grants;
 mod options;
 mod payload;
 mod queries;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 
 pub use chat::ChatFrame;
 pub use error::Error;
+pub use grants::AttemptGrant;
 pub use options::Options;
 pub use subscription::Subscription;
 pub use view::{Moment, OutputRow, Status, output_rows};
@@ -124,6 +126,7 @@ struct Shared {
     shutdown: CancellationToken,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     chats: chat::Chats,
+    grants: grants::Grants,
 }
 
 impl std::fmt::Debug for Engine {
@@ -179,6 +182,7 @@ impl Engine {
                     shutdown: CancellationToken::new(),
                     writer: Mutex::new(Some(recovered.writer)),
                     chats: chat::Chats::default(),
+                    grants: grants::Grants::default(),
                     options,
                 }),
             };
@@ -409,6 +413,15 @@ impl Engine {
     pub fn active(&self) -> usize {
         let entries = self.shared.store.memory().all();
         entries.iter().filter(|entry| entry.record().state.status() == RunStatus::Running).count()
+    }
+
+    /// Who a token of an attempt's process speaks for. Returns `None` once that attempt is over.
+    pub fn attempt_by_token(&self, token: &str) -> Option<AttemptGrant> {
+        let (run, attempt) = self.shared.grants.find(token)?;
+        // A run that was stopped is over, even while its process still has time to end.
+        let record = self.shared.store.memory().get(&run)?.record();
+        let lasts = record.attempt == attempt && record.state.status() == RunStatus::Running;
+        lasts.then(|| grants::grant_for(run))
     }
 
     /// The options it was made with.

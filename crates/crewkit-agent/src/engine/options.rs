@@ -30,6 +30,8 @@ pub struct Options {
     pub commands: CommandPolicy,
     /// The environment drivers and tool servers start from.
     pub child_environment: Vec<(OsString, OsString)>,
+    /// Socket of the server, for drivers that report to it.
+    pub server_socket: Option<PathBuf>,
     /// Where clients reach this server, for `payload_url`; without a slash at the end.
     pub public_base: String,
     /// The clock.
@@ -47,6 +49,7 @@ impl Options {
             tool_servers: Vec::new(),
             commands: CommandPolicy::Off,
             child_environment: Vec::new(),
+            server_socket: None,
             public_base: "http://localhost:8101".to_owned(),
             clock: Arc::new(|| Timestamp::from(SystemTime::now())),
         }

@@ -185,11 +185,19 @@ impl Engine {
                 return error.into();
             }
         }
+        let issued = match self.shared.grants.issue(record) {
+            Ok(issued) => issued,
+            Err(error) => {
+                return End::Stopped { reason: StopReason::DriverFailed, error: error.to_string() };
+            }
+        };
+        let identity = issued.variables(options.server_socket.as_deref());
         let errand = Errand {
             id: &record.id,
             contract: &record.contract,
             workdir: &workdir,
             environment: &options.child_environment,
+            identity: &identity,
             transcript,
             halt: attempt.halt.clone(),
             wall: Caps::of(&options.limits, &record.spec).wall,

@@ -206,6 +206,95 @@ async fn processes_of_a_dead_server_are_found_and_ended() {
     eventually("the daemon is gone", || !is_alive(pid_in(&file).unwrap())).await;
 }
 
+/// A driver that writes its environment to `env` in its working directory and stays, whatever it is asked.
+fn tells_its_environment() -> ProcessDriver {
+    let script = "trap '' TERM; env > env.part; mv env.part env; echo told; while :; do sleep 0.05; done";
+    ProcessDriver {
+        command: ["sh", "-c", script].map(Into::into).to_vec(),
+        // What a driver's settings say does not change who it is.
+        environment: vec![("CREWKIT_AGENT_TOKEN".into(), "chosen".into())],
+        ..driver("", "", Format::Text)
+    }
+}
+
+fn variable(file: &Path, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+}
+
+#[tokio::test]
+async fn an_attempt_has_a_token_that_dies_with_it() {
+    let world = World::with(
+        |_| Turn::say("not asked"),
+        |options| {
+            options.drivers = vec![tells_its_environment()];
+            options.server_socket = Some("/run/crewkit.sock".into());
+        },
+    )
+    .await;
+    let mut seen = Vec::new();
+    for how in ["stop", "complete", "delete", "time", "resume"] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("env");
+        let workdir = Some(directory.path().to_owned());
+        let max_seconds = (how == "time").then_some(1);
+        let id = world.start_spec("stay", RunSpec { workdir, max_seconds, ..spec() }).await;
+        eventually("it told its environment", || file.exists()).await;
+        let token = variable(&file, "CREWKIT_AGENT_TOKEN").unwrap();
+        assert_eq!(token.len(), 64, "{how}");
+        assert_eq!(variable(&file, "CREWKIT_AGENT_ID").as_deref(), Some(&*id), "{how}");
+        assert_eq!(variable(&file, "CREWKIT_SERVER_SOCKET").as_deref(), Some("/run/crewkit.sock"), "{how}");
+        if how != "time" {
+            let grant = world.engine.attempt_by_token(&token).unwrap();
+            assert_eq!((grant.run.as_str(), grant.may), (&*id, &["agent_complete"][..]), "{how}");
+        }
+        for other in ["", "chosen", &token[1..], &token.to_uppercase(), &id] {
+            assert!(world.engine.attempt_by_token(other).is_none(), "{other}");
+        }
+        // The process does not leave when it is asked to: it is over at once all the same.
+        match how {
+            "complete" => drop(world.engine.complete(&id, "done".into(), None).await.unwrap()),
+            "delete" => world.engine.delete(&id).await.unwrap(),
+            "time" => drop(world.end_of(&id).await),
+            _ => drop(world.engine.stop(&id).await.unwrap()),
+        }
+        assert!(world.engine.attempt_by_token(&token).is_none(), "{how}");
+        if how == "resume" {
+            std::fs::remove_file(&file).unwrap();
+            world.engine.resume(&id).await.unwrap();
+            eventually("it told its environment again", || file.exists()).await;
+            let next = variable(&file, "CREWKIT_AGENT_TOKEN").unwrap();
+            assert!(
+                world.engine.attempt_by_token(&token).is_none(),
+                "the old token is not the new attempt's"
+            );
+            assert!(world.engine.attempt_by_token(&next).is_some());
+            seen.push(next);
+            world.engine.stop(&id).await.unwrap();
+        }
+        seen.push(token);
+    }
+    let all = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), all, "every attempt has a token of its own");
+    world.engine.shutdown().await;
+    for token in &seen {
+        assert!(!holds(world.home.path(), token.as_bytes()), "a token was written to the home");
+    }
+}
+
+/// Whether any file below the directory holds the bytes.
+fn holds(directory: &Path, bytes: &[u8]) -> bool {
+    std::fs::read_dir(directory).unwrap().flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            return holds(&path, bytes);
+        }
+        std::fs::read(&path).is_ok_and(|found| found.windows(bytes.len()).any(|part| part == bytes))
+    })
+}
+
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let missing = ProcessDriver { command: vec!["/no/such/program".into()], ..driver("x", "", Format::Text) };

@@ -1,0 +1,97 @@
+//! What the process of an attempt may ask of the server, and the token by which it is known.
+//!
+//! A token is made when a driver's process is about to start and forgotten when its attempt ends, however it ends. It is in
+//! memory and in the environment of that process, nowhere else; here only its hash is kept.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Mutex;
+
+use crewkit_core::run::RunId;
+use sha2::{Digest as _, Sha256};
+
+use crate::store::RunRecord;
+use crate::sync::lock;
+
+/// The token of the attempt, in the environment of its process.
+const TOKEN_VARIABLE: &str = "CREWKIT_AGENT_TOKEN";
+/// The id of the run, in the environment of its process.
+const ID_VARIABLE: &str = "CREWKIT_AGENT_ID";
+/// The server's socket, in the environment of its process.
+const SOCKET_VARIABLE: &str = "CREWKIT_SERVER_SOCKET";
+/// Bytes of a token before they are written in hexadecimal.
+const TOKEN_BYTES: usize = 32;
+/// The operations every attempt may ask for.
+const MAY: &[&str] = &["agent_complete"];
+
+/// Who an attempt's token speaks for, and what it allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptGrant {
+    /// The run that is carried out.
+    pub run: RunId,
+    /// Names of the operations it may ask for, on itself alone.
+    pub may: &'static [&'static str],
+}
+
+type TokenHash = [u8; 32];
+
+/// The grants of all attempts that processes are carrying out now.
+#[derive(Default)]
+pub(super) struct Grants {
+    attempts: Mutex<HashMap<TokenHash, (RunId, u32)>>,
+}
+
+impl Grants {
+    /// Makes a token for an attempt. The grant lasts as long as what is returned.
+    pub(super) fn issue(&self, record: &RunRecord) -> std::io::Result<Issued<'_>> {
+        let mut bytes = [0; TOKEN_BYTES];
+        getrandom::fill(&mut bytes)?;
+        let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hash_of(&token);
+        lock(&self.attempts).insert(hash, (record.id.clone(), record.attempt));
+        Ok(Issued { grants: self, hash, token, run: record.id.clone() })
+    }
+
+    /// The run and the number of the attempt that has this token.
+    ///
+    /// The look-up is by hash: how long it takes tells nothing about the tokens there are.
+    pub(super) fn find(&self, token: &str) -> Option<(RunId, u32)> {
+        lock(&self.attempts).get(&hash_of(token)).cloned()
+    }
+}
+
+/// What the attempt's process may ask for.
+pub(super) fn grant_for(run: RunId) -> AttemptGrant {
+    AttemptGrant { run, may: MAY }
+}
+
+fn hash_of(token: &str) -> TokenHash {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// A token that is in force until this is dropped.
+pub(super) struct Issued<'a> {
+    grants: &'a Grants,
+    hash: TokenHash,
+    token: String,
+    run: RunId,
+}
+
+impl Issued<'_> {
+    /// The variables by which the process knows itself and its server.
+    pub(super) fn variables(&self, socket: Option<&Path>) -> Vec<(OsString, OsString)> {
+        let mut variables: Vec<(OsString, OsString)> = vec![
+            (TOKEN_VARIABLE.into(), self.token.as_str().into()),
+            (ID_VARIABLE.into(), self.run.as_str().into()),
+        ];
+        variables.extend(socket.map(|path| (SOCKET_VARIABLE.into(), path.as_os_str().to_owned())));
+        variables
+    }
+}
+
+impl Drop for Issued<'_> {
+    fn drop(&mut self) {
+        lock(&self.grants.attempts).remove(&self.hash);
+    }
+}
