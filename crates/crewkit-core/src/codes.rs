@@ -65,7 +65,7 @@ codes! {
             "Check owner, permissions and free space of the path the message names.";
         ServerUnreachable = "E_SERVER_UNREACHABLE",
             "No crewkit server answered at the address.",
-            "Start one with `crewkit serve`, or correct `--server`.";
+            "Start one with `crewkit serve`, or name another with `CREWKIT_SERVER`.";
     }
     "HTTP" {
         HostRefused = "E_HOST_REFUSED",
@@ -75,8 +75,11 @@ codes! {
             "The bearer token is missing or wrong.",
             "Send `Authorization: Bearer …` with the token from the file `serve` names.";
         PeerRefused = "E_PEER_REFUSED",
-            "The connection comes from another user's process on this machine.",
-            "Connect as the user that runs the server, or start it with `--auth`.";
+            "The connection comes from a process of another user, or its process cannot be told.",
+            "Connect as the user that runs the server, or start it with `--auth` and send the token.";
+        AgentRefused = "E_AGENT_REFUSED",
+            "A process that an agent started asked for something that agents may not do.",
+            "Ask the person who runs the server; an agent may complete itself with the token of its attempt.";
         NotFound = "E_NOT_FOUND",
             "There is nothing at this address.",
             "`GET /api/openapi.json` lists what there is.";
@@ -271,7 +274,7 @@ codes! {
             "Check the file the message names; it says what the system answered.";
         StoreLocked = "E_STORE_LOCKED",
             "Another crewkit process has the run store open.",
-            "Talk to that process with `--server`, or stop it first.";
+            "Run `crewkit serve` once and let commands and editors use it, or stop the other process first.";
         StoreTooNew = "E_STORE_TOO_NEW",
             "The run store was written by a newer crewkit.",
             "Update crewkit, or point it at another home.";

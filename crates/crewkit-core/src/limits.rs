@@ -53,8 +53,12 @@ limits! {
     http_body_bytes = 64 * MIB;
     /// Largest total of request headers.
     http_header_bytes = 32 * KIB;
-    /// Connections served at once.
+    /// Connections of identified callers served at once, web sockets included.
     http_connections = 2048;
+    /// Connections whose caller is not identified yet; the oldest gives way to a new one.
+    http_unidentified_connections = 256;
+    /// Time a connection has to identify its caller.
+    http_identify_seconds = 10;
     /// Time a client has to send its request headers; also how long an idle keep-alive connection stays.
     http_idle_seconds = 75;
     /// Time one request may take; streams are exempt.

@@ -40,9 +40,54 @@ impl fmt::Display for Secret {
     }
 }
 
+/// An address that may be shown: user info and the values of its query are replaced by [`MASK`].
+///
+/// Providers take keys in either place, and a query parameter does not tell by its name whether it is one. What is no
+/// address comes back as it is.
+pub fn masked_url(address: &str) -> String {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), address),
+    };
+    let (rest, fragment) = rest.split_once('#').map_or((rest, ""), |(rest, _)| (rest, "#********"));
+    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+    let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    let host = match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{MASK}@{host}"),
+        None => authority.to_owned(),
+    };
+    let masked = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) => format!("{name}={MASK}"),
+        None if pair.is_empty() => String::new(),
+        None => MASK.to_owned(),
+    };
+    let query = query.map(|query| query.split('&').map(masked).collect::<Vec<_>>().join("&"));
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    format!("{scheme}{host}{path}{query}{fragment}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_their_secrets() {
+        for (address, shown) in [
+            ("https://api.example/v1/chat", "https://api.example/v1/chat"),
+            ("http://user:canary@host:8080/v1", "http://********@host:8080/v1"),
+            ("http://canary@host", "http://********@host"),
+            ("http://a@canary:p@host/x@y", "http://********@host/x@y"),
+            ("https://host/v1?key=canary&v=2", "https://host/v1?key=********&v=********"),
+            ("https://host?canary", "https://host?********"),
+            ("https://host/#canary", "https://host/#********"),
+            ("user:canary@host:80/v1", "********@host:80/v1"),
+            ("127.0.0.1:8101", "127.0.0.1:8101"),
+            ("claude", "claude"),
+            ("", ""),
+        ] {
+            assert_eq!(masked_url(address), shown, "{address}");
+        }
+    }
 
     #[test]
     fn neither_debug_nor_display_shows_the_value() {
