@@ -152,9 +152,13 @@ impl Config {
 
 fn read_file(path: &Path) -> Result<toml::Table, Failure> {
     match std::fs::read_to_string(path) {
-        Ok(text) => text
-            .parse()
-            .map_err(|error| Failure::new(Code::SettingInvalid, format!("{}: {error}", path.display()))),
+        Ok(text) => text.parse().map_err(|error: toml::de::Error| {
+            // The error quotes the line by itself, which may hold a secret.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let message = format!("{}, line {line}: {}", path.display(), error.message());
+            Failure::new(Code::SettingInvalid, message)
+        }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(toml::Table::new()),
         Err(error) => Err(Failure::new(Code::StateUnusable, format!("{}: {error}", path.display()))),
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crewkit_core::secret::{MASK, masked_url};
 use serde_json::json;
 
 use crate::config::{Config, Effective};
@@ -31,9 +32,14 @@ pub fn render(config: &Config, json: bool) -> String {
     page
 }
 
+/// A value without its secrets. Addresses can hold some too: providers take keys as user info or in the query.
 fn shown(effective: &Effective) -> serde_json::Value {
-    match effective.kind {
-        Kind::Secret if effective.value.as_str() != Some("") => json!(crewkit_core::secret::MASK),
-        _ => serde_json::to_value(&effective.value).unwrap_or_default(),
+    match (effective.kind, &effective.value) {
+        (Kind::Secret, value) if value.as_str() != Some("") => json!(MASK),
+        (_, toml::Value::String(text)) => masked_url(text).into(),
+        (_, toml::Value::Array(items)) => {
+            items.iter().filter_map(toml::Value::as_str).map(masked_url).collect()
+        }
+        (_, value) => serde_json::to_value(value).unwrap_or_default(),
     }
 }

@@ -177,7 +177,7 @@ async fn perform(backend: &Backend, command: AgentCommand, json: bool) -> Result
             flate2::read::GzDecoder::new(&gzip[..]).read_to_string(&mut text).map_err(|error| {
                 Failure::new(Code::StoreFailed, format!("the payload cannot be unpacked: {error}"))
             })?;
-            output::data(&text);
+            output::product(&text);
             Ok(Exit::Ok)
         }
         AgentCommand::Delete { ids, force } => delete(backend, &ids, force, json).await,

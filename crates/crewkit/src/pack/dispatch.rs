@@ -192,7 +192,7 @@ impl Run<'_> {
     /// The lines that change, when they are few enough to be read before answering.
     fn show_lines(&self) {
         if let Ok(preview) = self.pack.preview(&self.select, true) {
-            output::data(&render::few_lines(&preview, Style::of_stdout(), self.program));
+            output::coloured(&render::few_lines(&preview, Style::of_stdout(), self.program));
         }
     }
 
@@ -337,15 +337,15 @@ impl Run<'_> {
         match outcome {
             Ok(answer) => {
                 for warning in &answer.warnings {
-                    output::talk(&format!("{} {warning}", talk.yellow("Warning:")));
+                    output::coloured_talk(&format!("{} {warning}", talk.yellow("Warning:")));
                 }
-                output::data(&render::answer(command, &answer, Style::of_stdout(), self.program));
+                output::coloured(&render::answer(command, &answer, Style::of_stdout(), self.program));
             }
             Err(error) => {
                 for warning in error.warnings() {
-                    output::talk(&format!("{} {warning}", talk.yellow("Warning:")));
+                    output::coloured_talk(&format!("{} {warning}", talk.yellow("Warning:")));
                 }
-                output::talk(&render::error(&error, talk));
+                output::coloured_talk(&render::error(&error, talk));
             }
         }
         exit
