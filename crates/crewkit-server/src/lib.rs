@@ -7,6 +7,7 @@
 compile_error!("the feature `conformance` is for testing only; a release must not have it");
 
 mod aside;
+pub mod caller;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod http;

@@ -208,7 +208,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
             let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
-            mcp::serve(catalog, &Arc::new(services(&config, base)?), selection, &config.limits())?;
+            mcp::serve(catalog, &Arc::new(services(&config, base, None)?), selection, &config.limits())?;
         }
         Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
@@ -219,10 +219,12 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The services of this process.
-pub fn services(config: &Config, public_base: &str) -> Result<Services, Failure> {
+/// The services of this process; `socket` is where agents reach it, if they can.
+pub fn services(config: &Config, public_base: &str, socket: Option<PathBuf>) -> Result<Services, Failure> {
     let pack = Arc::new(pack::service(config.limits())?);
-    let agents = Agents::lazy(agent::options(config, public_base)?).or_forward(agent::forward(config));
+    let mut options = agent::options(config, public_base)?;
+    options.server_socket = socket;
+    let agents = Agents::lazy(options).or_forward(agent::forward(config));
     let agents = Arc::new(agents);
     let fleet = match fleet::service(config, &pack)? {
         Some(coder) => coder,

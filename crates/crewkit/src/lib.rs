@@ -2,7 +2,6 @@
 //!
 //! The only crate that reads the environment, prints, or decides how the process ends.
 
-pub mod address;
 pub mod agent;
 pub mod cli;
 pub mod clients;
@@ -20,5 +19,6 @@ pub mod pack;
 pub mod remote;
 pub mod serve;
 pub mod settings;
+pub mod socket;
 pub mod stdio;
 pub mod token;

@@ -1,30 +1,60 @@
 //! Runs operations on a running server, for the commands whose state lives there.
+//!
+//! A command talks to the server of its home through the home's socket. The token of the home travels only over TCP, and only
+//! to a server that the user has named.
 
 use crewkit_core::Code;
+use crewkit_core::secret::masked_url;
 use crewkit_server::ops::{Answer, JsonObject};
 use serde_json::Value;
 
-use crate::address;
-use crate::config::Config;
+use crate::config::{Config, Origin};
 use crate::failure::Failure;
 use crate::token;
 
-/// A server to ask, with the token of this home when there is one.
+/// A server to ask.
 pub struct Remote {
     base: String,
     client: reqwest::Client,
     token: Option<crewkit_core::Secret>,
+    #[cfg(unix)]
+    _socket: Option<crate::socket::Reachable>,
+}
+
+/// Whether the user names the server to talk to.
+pub fn is_named(config: &Config) -> bool {
+    config.values.get("client.server").is_some_and(|server| server.origin != Origin::Default)
 }
 
 impl Remote {
-    /// The server the settings name.
+    /// The server the user names, else the one of the home.
     pub fn new(config: &Config) -> Result<Self, Failure> {
-        let base = address::server(config);
-        let client = crewkit_agent::http_client()
-            .build()
-            .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-        let token = token::load(&config.home)?;
-        Ok(Self { base, client, token })
+        let broken = |error: reqwest::Error| Failure::new(Code::Internal, error.to_string());
+        #[cfg(unix)]
+        if !is_named(config) {
+            let path = crate::socket::of_running_server(&config.home)?;
+            let unusable = |error: std::io::Error| {
+                Failure::new(Code::ServerUnreachable, format!("{}: {error}", path.display()))
+            };
+            let socket = crate::socket::Reachable::new(&path).map_err(unusable)?;
+            let client = crewkit_agent::http_client().unix_socket(socket.path()).build().map_err(broken)?;
+            return Ok(Self {
+                base: "http://localhost".to_owned(),
+                client,
+                token: None,
+                _socket: Some(socket),
+            });
+        }
+        let base = config.text("client.server").unwrap_or_default().trim_end_matches('/').to_owned();
+        let client = crewkit_agent::http_client().build().map_err(broken)?;
+        let token = if is_named(config) { token::load(&config.home)? } else { None };
+        Ok(Self {
+            base,
+            client,
+            token,
+            #[cfg(unix)]
+            _socket: None,
+        })
     }
 
     /// Runs one operation; a refusal of the operation's own is an answer, not a failure.
@@ -82,13 +112,16 @@ impl Remote {
         if response.status().as_u16() == 401 {
             return Err(Failure::new(
                 Code::Unauthorized,
-                format!("{} wants a token this home does not have", self.base),
+                format!(
+                    "The server at {} requires a token that this home does not have",
+                    masked_url(&self.base)
+                ),
             ));
         }
         Ok(response)
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Failure {
-        Failure::new(Code::ServerUnreachable, format!("{}: {}", self.base, error.without_url()))
+        Failure::new(Code::ServerUnreachable, format!("{}: {}", masked_url(&self.base), error.without_url()))
     }
 }

@@ -4,9 +4,9 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use crewkit_agent::Engine;
-use crewkit_core::Code;
+use crewkit_core::{Code, Secret};
 use crewkit_server::Services;
-use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
+use crewkit_server::http::{App, Guard, Listeners, PeerPolicy, router};
 use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{DoorParts, McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
@@ -15,13 +15,13 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
-use crate::address;
 use crate::agent;
 use crate::clients;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::mcp;
 use crate::output;
+use crate::socket;
 use crate::token;
 
 /// Serves until a signal ends it.
@@ -58,7 +58,7 @@ fn serve(
         let message = format!("{address} can be reached from other machines, and no token is asked for");
         return Err(Failure::new(Code::ListenRefused, message));
     }
-    let trust = if auth { Trust::Token(token::load_or_create(&config.home)?) } else { Trust::Everyone };
+    let token = if auth { Some(token::load_or_create(&config.home)?) } else { None };
     let limits = Arc::new(config.limits());
     agent::raise_open_files();
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
@@ -73,20 +73,22 @@ fn serve(
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
         let base = base_url(config, address);
-        let services = Arc::new(crate::cli::services(config, &base)?);
+        let services = Arc::new(crate::cli::services(config, &base, Some(socket::path(&config.home)))?);
         // Opened now: what the last server left running is told truthfully before anybody asks.
         let engine = open_engine(&services, &working).await?;
         crate::local::open(&services).await;
-        let _announced = address::announce(&config.home, address);
         let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
         let parts = DoorParts { mode, records, limits: Arc::clone(&limits), stop: stop.clone() };
         let door = door(parts, Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
         let kept = Arc::clone(&services);
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp: door };
-        let router = router(app, guard(config, address, trust));
+        let router = router(app, guard(config, token));
+        let mut listeners = Listeners { tcp: Some(listener), ..Listeners::default() };
+        #[cfg(unix)]
+        let _announced = listen_in_home(config, &mut listeners);
         output::data(&clients::greeting(&base, auth.then(|| token::file(&config.home)).as_deref()));
         tokio::spawn(stop_on_signal(stop.clone()));
-        crewkit_server::http::serve(listener, router, peer_policy(config, auth), limits, stop).await;
+        crewkit_server::http::serve(listeners, router, peer_policy(config), limits, stop).await;
         crate::local::close(&kept).await;
         engine.shutdown().await;
         Ok(())
@@ -117,29 +119,43 @@ fn listen_address(config: &Config) -> Result<SocketAddr, Failure> {
         .ok_or_else(|| invalid("it names no address".to_owned()))
 }
 
+/// Opens the socket of the home. Without it the server is still of use, but commands have to be told its address.
+#[cfg(unix)]
+fn listen_in_home(config: &Config, listeners: &mut Listeners) -> Option<socket::Announced> {
+    match socket::listen(&config.home) {
+        Ok((listener, announced)) => {
+            listeners.unix = Some(listener);
+            Some(announced)
+        }
+        Err(error) => {
+            let path = socket::path(&config.home);
+            tracing::warn!(path = %path.display(), %error, "commands of this home need CREWKIT_SERVER: no socket");
+            None
+        }
+    }
+}
+
+/// The address for people on this machine, unless the settings have a better one.
 fn base_url(config: &Config, address: SocketAddr) -> String {
     match config.text("server.public_url") {
         Some(url) => url.trim_end_matches('/').to_owned(),
-        None if address.ip().is_loopback() => format!("http://localhost:{}", address.port()),
+        None if address.ip().is_loopback() || address.ip().is_unspecified() => {
+            format!("http://localhost:{}", address.port())
+        }
         None => format!("http://{address}"),
     }
 }
 
-fn guard(config: &Config, address: SocketAddr, trust: Trust) -> Guard {
-    let mut allowed_hosts = config.list("server.allowed_hosts");
-    if !address.ip().is_unspecified() && !address.ip().is_loopback() {
-        // The address itself is a name of this server; written as it stands in a URL.
-        allowed_hosts.push(match address {
-            SocketAddr::V4(address) => address.ip().to_string(),
-            SocketAddr::V6(address) => format!("[{}]", address.ip()),
-        });
+fn guard(config: &Config, token: Option<Secret>) -> Guard {
+    Guard {
+        allowed_hosts: config.list("server.allowed_hosts"),
+        allowed_origins: config.list("server.allowed_origins"),
+        token,
     }
-    Guard { allowed_hosts, allowed_origins: config.list("server.allowed_origins"), trust }
 }
 
-/// A token says more than the owner of a socket does.
-fn peer_policy(config: &Config, auth: bool) -> PeerPolicy {
-    if config.flag("server.check_peer") && !auth { PeerPolicy::SameUser } else { PeerPolicy::Anyone }
+fn peer_policy(config: &Config) -> PeerPolicy {
+    if config.flag("server.check_peer") { PeerPolicy::Check } else { PeerPolicy::Trust }
 }
 
 /// The first signal ends the server in good order; a second one ends the process.

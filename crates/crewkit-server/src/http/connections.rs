@@ -1,33 +1,192 @@
 //! Accepts connections, bounds them, and lets them finish when the server stops.
+//!
+//! A connection begins without a name. Until its caller is identified it is one of few, has little time, and gives way to
+//! newer ones; then it takes one of the places for callers who are known. So whoever cannot identify himself cannot use up
+//! what the owner needs.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::response::IntoResponse as _;
-use crewkit_core::{Code, Limits};
+use crewkit_core::Limits;
 use futures_util::future::BoxFuture;
-use http::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tower::ServiceExt as _;
 
-use super::peer::PeerPolicy;
-use super::problem::HttpProblem;
+use super::peer::{Peer, PeerPolicy};
 use crate::metrics::Metrics;
 
 /// Pause after a failed accept, for instance when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Where the server can be reached.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// A TCP address.
+    pub tcp: Option<TcpListener>,
+    /// A socket in the home, for commands of the same user.
+    #[cfg(unix)]
+    pub unix: Option<tokio::net::UnixListener>,
+}
+
+/// The way a connection came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// TCP, at this address of the server.
+    Tcp(IpAddr),
+    /// The socket in the home.
+    Unix,
+}
+
+/// A connection, as its requests see it. A WebSocket keeps a copy, so that it counts for as long as it is open.
+#[derive(Clone)]
+pub struct Connection(Arc<Open>);
+
+struct Open {
+    id: u64,
+    door: Door,
+    peer: Peer,
+    has_asked: AtomicBool,
+    /// The place among the connections of known callers.
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+    house: Arc<House>,
+    _tracked: TaskTrackerToken,
+}
+
+/// What all connections share.
+struct House {
+    /// Places for callers who are known.
+    places: Arc<Semaphore>,
+    /// Connections whose caller is not known yet, by age, with the way to end each.
+    unidentified: Mutex<BTreeMap<u64, CancellationToken>>,
+    next_id: AtomicU64,
+    limits: Arc<Limits>,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// There is no place left for another connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoPlace;
+
+impl Connection {
+    /// The way it came in.
+    pub fn door(&self) -> Door {
+        self.0.door
+    }
+
+    /// Who is at its other end.
+    pub fn peer(&self) -> Peer {
+        self.0.peer
+    }
+
+    /// Completes when the server stops; a WebSocket then closes.
+    pub async fn stopped(&self) {
+        self.0.house.stop.cancelled().await;
+    }
+
+    /// Notes that a request has arrived.
+    pub(super) fn note_request(&self) {
+        self.0.has_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the connection a place among those of known callers.
+    pub(super) fn admit(&self) -> Result<(), NoPlace> {
+        let mut place = lock(&self.0.place);
+        if place.is_none() {
+            let Ok(permit) = Arc::clone(&self.0.house.places).try_acquire_owned() else {
+                Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
+                let limit = self.0.house.limits.http_connections;
+                tracing::warn!(limit, "refused a connection: limits.http_connections is reached");
+                return Err(NoPlace);
+            };
+            *place = Some(permit);
+            lock(&self.0.house.unidentified).remove(&self.0.id);
+        }
+        Ok(())
+    }
+
+    fn is_admitted(&self) -> bool {
+        lock(&self.0.place).is_some()
+    }
+
+    /// Completes when the connection has used up its time without a request that identifies its caller.
+    async fn out_of_time(&self) {
+        let limits = &self.0.house.limits;
+        let (identify, idle) = (
+            Duration::from_secs(limits.http_identify_seconds),
+            Duration::from_secs(limits.http_idle_seconds),
+        );
+        if !self.is_admitted() {
+            tokio::time::sleep(identify).await;
+            if !self.is_admitted() {
+                return;
+            }
+        }
+        // The time to send a head is kept by hyper, but not until the protocol is known.
+        tokio::time::sleep(idle).await;
+        if self.0.has_asked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        lock(&self.house.unidentified).remove(&self.id);
+        Metrics::global().connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl House {
+    /// Enters a connection among those that are not identified; the oldest has to go when there are too many.
+    fn enter(self: &Arc<Self>) -> (u64, CancellationToken) {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let evicted = CancellationToken::new();
+        let mut unidentified = lock(&self.unidentified);
+        unidentified.insert(id, evicted.clone());
+        if unidentified.len() as u64 > self.limits.http_unidentified_connections
+            && let Some((_, oldest)) = unidentified.pop_first()
+        {
+            Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
+            oldest.cancel();
+        }
+        (id, evicted)
+    }
+
+    fn open(self: &Arc<Self>, id: u64, door: Door, peer: Peer) -> Connection {
+        Metrics::global().connections.fetch_add(1, Ordering::Relaxed);
+        Connection(Arc::new(Open {
+            id,
+            door,
+            peer,
+            has_asked: AtomicBool::new(false),
+            place: Mutex::new(None),
+            house: Arc::clone(self),
+            _tracked: self.tracker.token(),
+        }))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Serves `router` until `stop` fires, then lets running requests end within their grace.
 pub fn serve(
-    listener: TcpListener,
+    listeners: Listeners,
     router: Router,
     peers: PeerPolicy,
     limits: Arc<Limits>,
@@ -35,17 +194,22 @@ pub fn serve(
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let graceful = GracefulShutdown::new();
-        let places = Arc::new(Semaphore::new(
-            usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS),
-        ));
+        let places = usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS);
+        let house = Arc::new(House {
+            places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
+            unidentified: Mutex::default(),
+            next_id: AtomicU64::new(0),
+            limits: Arc::clone(&limits),
+            tracker: TaskTracker::new(),
+            stop: stop.clone(),
+        });
         let builder = Arc::new(builder(&limits));
-        let stranger = stranger();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                accepted = listener.accept() => accepted,
+                accepted = listeners.accept() => accepted,
             };
-            let (stream, peer) = match accepted {
+            let accepted = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
@@ -53,31 +217,108 @@ pub fn serve(
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%peer, limit = limits.http_connections, "refused a connection: limits.http_connections reached");
-                continue;
-            };
-            let watcher = graceful.watcher();
-            let (builder, router, stranger) = (Arc::clone(&builder), router.clone(), stranger.clone());
+            let (watcher, builder, router) = (graceful.watcher(), Arc::clone(&builder), router.clone());
+            let (id, evicted) = house.enter();
+            let house = Arc::clone(&house);
             tokio::spawn(async move {
-                let _open = OpenConnection::begin();
-                let router = if admitted(&stream, peer, peers) { router } else { stranger };
-                let service = TowerToHyperService::new(router);
-                let connection =
-                    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-                if let Err(error) = watcher.watch(connection).await {
-                    tracing::debug!(%peer, %error, "a connection ended badly");
+                let (stream, door, peer) = accepted.identify(peers).await;
+                let connection = house.open(id, door, peer);
+                // Without a token the connection alone says who it is.
+                if peer == Peer::Owner && connection.admit().is_err() {
+                    return;
                 }
-                drop(place);
+                let seen = connection.clone();
+                let service = TowerToHyperService::new(router.map_request(
+                    move |mut request: axum::extract::Request<_>| {
+                        request.extensions_mut().insert(seen.clone());
+                        request
+                    },
+                ));
+                let served =
+                    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+                tokio::select! {
+                    served = watcher.watch(served) => if let Err(error) = served {
+                        tracing::debug!(%error, "a connection ended badly");
+                    },
+                    () = connection.out_of_time() => {}
+                    () = evicted.cancelled() => {}
+                }
             });
         }
-        drop(listener);
+        drop(listeners);
+        house.tracker.close();
+        let ended = async {
+            graceful.shutdown().await;
+            house.tracker.wait().await;
+        };
         let grace = Duration::from_secs(limits.shutdown_grace_seconds);
-        if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+        if tokio::time::timeout(grace, ended).await.is_err() {
             tracing::warn!("some requests did not end within limits.shutdown_grace_seconds");
         }
     })
+}
+
+/// The bytes of a connection, whatever they travel through.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection that has been accepted, and nothing more.
+enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    #[cfg(unix)]
+    Unix(tokio::net::UnixStream),
+}
+
+impl Listeners {
+    async fn accept(&self) -> std::io::Result<Accepted> {
+        let tcp = async {
+            match &self.tcp {
+                Some(tcp) => tcp.accept().await.map(|(stream, peer)| Accepted::Tcp(stream, peer)),
+                None => std::future::pending().await,
+            }
+        };
+        #[cfg(unix)]
+        let unix = async {
+            match &self.unix {
+                Some(unix) => unix.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+                None => std::future::pending().await,
+            }
+        };
+        #[cfg(not(unix))]
+        let unix = std::future::pending();
+        tokio::select! {
+            accepted = tcp => accepted,
+            accepted = unix => accepted,
+        }
+    }
+}
+
+impl Accepted {
+    /// Looks who is at the other end, on a thread that may block.
+    async fn identify(self, peers: PeerPolicy) -> (Box<dyn Stream>, Door, Peer) {
+        match self {
+            Self::Tcp(stream, peer) => {
+                // Small answers should not wait for more to say.
+                let _ = stream.set_nodelay(true);
+                let Ok(local) = stream.local_addr() else {
+                    return (Box::new(stream), Door::Tcp(IpAddr::from([0, 0, 0, 0])), Peer::Unknown);
+                };
+                let found = tokio::task::spawn_blocking(move || peers.identify(peer, local)).await;
+                (Box::new(stream), Door::Tcp(local.ip()), found.unwrap_or(Peer::Unknown))
+            }
+            #[cfg(unix)]
+            Self::Unix(stream) => {
+                let looked = tokio::task::spawn_blocking(move || {
+                    let peer = super::peer::unix_peer(&stream);
+                    (stream, peer)
+                });
+                match looked.await {
+                    Ok((stream, peer)) => (Box::new(stream), Door::Unix, peer),
+                    Err(_) => (Box::new(tokio::io::empty()), Door::Unix, Peer::Unknown),
+                }
+            }
+        }
+    }
 }
 
 fn builder(limits: &Limits) -> Builder<TokioExecutor> {
@@ -91,42 +332,4 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
         .keep_alive_interval(idle)
         .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
     builder
-}
-
-fn admitted(stream: &TcpStream, peer: SocketAddr, peers: PeerPolicy) -> bool {
-    // Small answers should not wait for more to say.
-    let _ = stream.set_nodelay(true);
-    let admitted = stream.local_addr().is_ok_and(|local| peers.admits(peer, local));
-    if !admitted {
-        Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%peer, "refused a connection from another user's process");
-    }
-    admitted
-}
-
-/// What another user's process gets to see, whatever it asks.
-fn stranger() -> Router {
-    Router::new().fallback(|| async {
-        HttpProblem::new(
-            StatusCode::FORBIDDEN,
-            Code::PeerRefused,
-            "this connection comes from another user's process",
-        )
-        .into_response()
-    })
-}
-
-struct OpenConnection;
-
-impl OpenConnection {
-    fn begin() -> Self {
-        Metrics::global().connections.fetch_add(1, Ordering::Relaxed);
-        Self
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        Metrics::global().connections.fetch_sub(1, Ordering::Relaxed);
-    }
 }

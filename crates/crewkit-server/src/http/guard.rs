@@ -1,52 +1,54 @@
-//! Who may speak to this server: the checks that come before any route.
+//! The checks that come before any route: names, then the caller.
 //!
 //! A web page anywhere can make a browser send requests to a loopback address, under a host name that resolves to it.
-//! Hence Host and Origin are checked on every route, whether or not a token is asked for.
+//! Hence Host and Origin are checked on every route, whoever asks.
+
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use crewkit_core::{Code, Secret};
-use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::header::{CONNECTION, HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, StatusCode, Uri};
-use subtle::ConstantTimeEq as _;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, Version};
 
+use super::connections::{Connection, Door};
+use super::peer::Peer;
 use super::problem::HttpProblem;
+use crate::caller::{Caller, Evidence, Refused, bearer_token};
+use crate::services::Agents;
 
-/// What the server takes for its own name, and whether it asks for a token.
+/// The names of the server, and whether it asks for a token.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
-    /// Host names beside the loopback ones.
+    /// Host names beside the loopback ones and the address a connection came in at.
     pub allowed_hosts: Vec<String>,
     /// Origins beside the server's own, complete: `https://crew.example`.
     pub allowed_origins: Vec<String>,
-    /// Whom to let in.
-    pub trust: Trust,
-}
-
-/// Whom the server lets in.
-#[derive(Debug, Clone, Default)]
-pub enum Trust {
-    /// Whoever can connect; for loopback only.
-    #[default]
-    Everyone,
-    /// Whoever has the token.
-    Token(Secret),
+    /// The token the owner has to send over TCP, if one is asked for.
+    pub token: Option<Secret>,
 }
 
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Routes that tell nothing and that probes must reach.
+/// Routes that probes must reach; they tell strangers nothing.
 const OPEN_ROUTES: [&str; 2] = ["/healthz", "/api/health"];
 
 impl Guard {
-    /// Whether a request with these headers may pass.
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), HttpProblem> {
+    /// Checks that a request names this server and comes from no foreign web page. `local` is the address of the server that
+    /// the connection came in at: a name that no web page can have.
+    pub fn check_names(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        local: Option<IpAddr>,
+    ) -> Result<(), HttpProblem> {
         let host = host_of(uri, headers)?;
-        if !self.knows_host(host.host()) {
+        if !self.knows_host(host.host(), local) {
             return Err(refuse_host(format!(
-                "the Host header names `{}`, which this server does not go by",
+                "Host `{}` is not a name of this server. Add it to `server.allowed_hosts`, or use the address that `serve` printed",
                 host.host()
             )));
         }
@@ -56,26 +58,29 @@ impl Guard {
                 [only] => only.to_str().ok(),
                 _ => None,
             };
-            if !origin.is_some_and(|origin| self.knows_origin(origin, &host)) {
+            if !origin.is_some_and(|origin| self.knows_origin(origin, &host, local)) {
                 return Err(refuse_host(format!(
-                    "the Origin header names `{}`, a foreign place",
+                    "Requests from origin `{}` are not allowed. Add it to `server.allowed_origins`",
                     origin.unwrap_or("?")
                 )));
             }
         }
-        if OPEN_ROUTES.contains(&uri.path()) {
-            return Ok(());
-        }
-        self.check_token(headers)
+        Ok(())
     }
 
-    fn knows_host(&self, name: &str) -> bool {
+    fn knows_host(&self, name: &str, local: Option<IpAddr>) -> bool {
         let same = |known: &str| known.eq_ignore_ascii_case(name);
-        LOOPBACK_NAMES.iter().any(|known| same(known)) || self.allowed_hosts.iter().any(|known| same(known))
+        let is_local = || {
+            let address: Option<IpAddr> = name.trim_start_matches('[').trim_end_matches(']').parse().ok();
+            address.is_some() && address.map(|ip| ip.to_canonical()) == local.map(|ip| ip.to_canonical())
+        };
+        LOOPBACK_NAMES.iter().any(|known| same(known))
+            || self.allowed_hosts.iter().any(|known| same(known))
+            || is_local()
     }
 
     /// An origin is known when it is this very server under any of its names, or when it is configured.
-    fn knows_origin(&self, origin: &str, host: &Authority) -> bool {
+    fn knows_origin(&self, origin: &str, host: &Authority, local: Option<IpAddr>) -> bool {
         if self.allowed_origins.iter().any(|known| known.eq_ignore_ascii_case(origin)) {
             return true;
         }
@@ -84,26 +89,8 @@ impl Guard {
             return false;
         };
         let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
-        self.knows_host(authority.host()) && port(&authority) == port(host)
+        self.knows_host(authority.host(), local) && port(&authority) == port(host)
     }
-
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), HttpProblem> {
-        let Trust::Token(token) = &self.trust else { return Ok(()) };
-        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-        match given {
-            Some(given) if bool::from(given.as_bytes().ct_eq(token.expose().as_bytes())) => Ok(()),
-            _ => Err(HttpProblem::new(
-                StatusCode::UNAUTHORIZED,
-                Code::Unauthorized,
-                "a valid bearer token is required",
-            )),
-        }
-    }
-}
-
-fn bearer(value: &str) -> Option<&str> {
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
 /// The one host a request names. Two different ones are an attack or a mistake; both are refused.
@@ -135,19 +122,90 @@ fn refuse_host(message: String) -> HttpProblem {
     HttpProblem::new(StatusCode::FORBIDDEN, Code::HostRefused, message)
 }
 
-/// The guard as a layer around every route, unknown ones included.
-pub async fn stand_guard(
-    State(guard): State<std::sync::Arc<Guard>>,
-    request: Request,
+/// What the guard needs to know.
+pub(super) struct Watch {
+    pub(super) guard: Guard,
+    pub(super) agents: Arc<Agents>,
+}
+
+impl Watch {
+    /// Who sent `request`, by its connection and its token. Without a connection nobody is known.
+    fn caller(&self, connection: Option<&Connection>, headers: &HeaderMap) -> Caller {
+        let is_unix = connection.is_some_and(|connection| connection.door() == Door::Unix);
+        let evidence = Evidence {
+            peer: connection.map_or(Peer::Unknown, Connection::peer),
+            // The kernel vouches for the user at the other end of the home's socket.
+            owner_token: self.guard.token.as_ref().filter(|_| !is_unix),
+            token: bearer_token(headers),
+        };
+        Caller::identify(evidence, |token| self.agents.opened()?.attempt_by_token(token))
+    }
+}
+
+/// The guard as a layer around every route, unknown ones included. Leaves the [`Caller`] with the request.
+pub(super) async fn stand_guard(
+    State(watch): State<Arc<Watch>>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    match guard.check(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+    let connection = request.extensions().get::<Connection>().cloned();
+    let local = connection.as_ref().and_then(|connection| match connection.door() {
+        Door::Tcp(address) => Some(address),
+        Door::Unix => None,
+    });
+    if let Some(connection) = &connection {
+        connection.note_request();
+    }
+    let caller = watch.caller(connection.as_ref(), request.headers());
+    let version = request.version();
+    let checked = watch
+        .guard
+        .check_names(request.uri(), request.headers(), local)
+        .and_then(|()| pass(&caller, request.uri().path(), connection.as_ref()));
+    let is_stranger = matches!(caller, Caller::Stranger(_));
+    let mut response = match checked {
+        Ok(()) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Err(problem) => {
             tracing::warn!(code = %problem.code, reason = problem.message, "refused a request");
             problem.into_response()
         }
+    };
+    // Strangers are answered once; HTTP/2 has no such header, and their time is short there too.
+    if is_stranger && version <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    response
+}
+
+/// Whether `caller` may reach `path`. Known callers get a place for their connection.
+fn pass(caller: &Caller, path: &str, connection: Option<&Connection>) -> Result<(), HttpProblem> {
+    let refused = |status, code, message: &str| Err(HttpProblem::new(status, code, message));
+    if !matches!(caller, Caller::Stranger(_))
+        && connection.is_some_and(|connection| connection.admit().is_err())
+    {
+        let message = "All connections are in use (limits.http_connections)";
+        return refused(StatusCode::SERVICE_UNAVAILABLE, Code::Busy, message);
+    }
+    match caller {
+        _ if OPEN_ROUTES.contains(&path) => Ok(()),
+        Caller::Owner => Ok(()),
+        Caller::Attempt(_) if is_operation(path) => Ok(()),
+        Caller::Attempt(_) => {
+            refused(StatusCode::FORBIDDEN, Code::AgentRefused, "Agents reach operations alone")
+        }
+        Caller::Stranger(reason @ Refused::Token) => {
+            refused(StatusCode::UNAUTHORIZED, reason.code(), reason.message())
+        }
+        Caller::Stranger(reason) => refused(StatusCode::FORBIDDEN, reason.code(), reason.message()),
+    }
+}
+
+/// Whether a path leads to operations, which check what their caller may do.
+fn is_operation(path: &str) -> bool {
+    path == "/mcp" || path.starts_with("/mcp/") || path.starts_with("/api/ops/")
 }
 
 #[cfg(test)]
@@ -159,7 +217,9 @@ mod tests {
         for (name, value) in headers {
             map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
-        guard.check(&target.parse().unwrap(), &map).map_or_else(|problem| problem.status.as_u16(), |()| 200)
+        let local = Some("192.0.2.7".parse().unwrap());
+        let checked = guard.check_names(&target.parse().unwrap(), &map, local);
+        checked.map_or_else(|problem| problem.status.as_u16(), |()| 200)
     }
 
     #[test]
@@ -167,7 +227,7 @@ mod tests {
         let guard = Guard {
             allowed_hosts: vec!["crew.example".to_owned()],
             allowed_origins: vec!["https://crew.example".to_owned()],
-            trust: Trust::Everyone,
+            token: None,
         };
         let here = ("host", "localhost:8101");
         for (expected, headers) in [
@@ -176,6 +236,10 @@ mod tests {
             (200, vec![("host", "[::1]:8101")]),
             (200, vec![("host", "LOCALHOST")]),
             (200, vec![("host", "crew.example")]),
+            (200, vec![("host", "192.0.2.7:8101")]),
+            (200, vec![("host", "192.0.2.7:8101"), ("origin", "http://192.0.2.7:8101")]),
+            (403, vec![("host", "192.0.2.8:8101")]),
+            (403, vec![("host", "192.0.2.7.evil.example")]),
             (403, vec![("host", "evil.example")]),
             (403, vec![("host", "localhost.evil.com:8101")]),
             (403, vec![("host", "127.0.0.1.evil.com")]),
@@ -203,37 +267,5 @@ mod tests {
         );
         assert_eq!(check(&guard, "http://localhost:8101/mcp", &[]), 200, "HTTP/2 has no Host header");
         assert_eq!(check(&guard, "http://evil.example/mcp", &[]), 403);
-    }
-
-    #[test]
-    fn a_token_is_asked_for_everywhere_but_on_health() {
-        let guard = Guard { trust: Trust::Token(Secret::new("right")), ..Guard::default() };
-        let here = ("host", "localhost:8101");
-        for (path, expected) in [
-            ("/mcp", 401),
-            ("/api/ops/plan", 401),
-            ("/metrics", 401),
-            ("/nowhere", 401),
-            ("/healthz", 200),
-            ("/api/health", 200),
-        ] {
-            assert_eq!(check(&guard, path, &[here]), expected, "{path}");
-        }
-        for (value, expected) in [
-            ("Bearer right", 200),
-            ("bearer right", 200),
-            ("Bearer wrong", 401),
-            ("right", 401),
-            ("Basic right", 401),
-            ("Bearer rightx", 401),
-            ("Bearer ", 401),
-        ] {
-            assert_eq!(check(&guard, "/mcp", &[here, ("authorization", value)]), expected, "{value}");
-        }
-        assert_eq!(
-            check(&guard, "/healthz", &[("host", "evil.example")]),
-            403,
-            "health is guarded against rebinding too"
-        );
     }
 }

@@ -3,6 +3,8 @@
 pub mod agents;
 pub mod connections;
 pub mod guard;
+#[cfg(target_os = "linux")]
+mod lineage;
 pub mod openapi;
 pub mod peer;
 pub mod problem;
@@ -11,8 +13,8 @@ pub mod router;
 #[cfg(target_os = "linux")]
 mod socket_owner;
 
-pub use connections::serve;
-pub use guard::{Guard, Trust};
-pub use peer::PeerPolicy;
+pub use connections::{Connection, Listeners, serve};
+pub use guard::Guard;
+pub use peer::{Peer, PeerPolicy};
 pub use problem::{HttpProblem, read_body};
 pub use router::{App, router};

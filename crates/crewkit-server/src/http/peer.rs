@@ -1,45 +1,90 @@
-//! Whose process is at the other end of a loopback connection.
+//! Who is at the other end of a connection, as far as the connection itself tells.
 //!
-//! Every user of a machine can connect to a loopback port, and this server can run commands as its own user. On Linux
-//! the kernel tells who owns the other end; elsewhere the check is not available.
+//! Every user of a machine can connect to a loopback port, and this server can run commands as its own user. What counts are
+//! the addresses and credentials that the kernel vouches for, never what the peer can choose. On Linux the kernel tells who
+//! owns the other end of a loopback connection; elsewhere only that of a Unix socket.
 
 use std::net::SocketAddr;
 
-/// Which loopback peers are served.
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of the user that runs the server.
+    Owner,
+    /// A process that an agent of this user started.
+    Agent,
+    /// A process of another user.
+    OtherUser,
+    /// Another machine, or a process that is gone or hidden.
+    Unknown,
+}
+
+/// How loopback peers are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerPolicy {
-    /// Only processes of the user that runs the server.
-    SameUser,
-    /// Anyone who can connect.
-    Anyone,
+    /// By the user and the ancestors of their process.
+    Check,
+    /// Not at all: whoever can connect is taken for the owner.
+    Trust,
 }
 
 impl PeerPolicy {
-    /// Whether `peer`, connected to `local`, is served.
-    pub fn admits(self, peer: SocketAddr, local: SocketAddr) -> bool {
+    /// Who is at `peer`, connected to `local`. May read the process table: call it where blocking is allowed.
+    ///
+    /// The local address decides whether this machine can tell: a peer may bind its own end to any address of the machine.
+    pub fn identify(self, peer: SocketAddr, local: SocketAddr) -> Peer {
         match self {
-            Self::Anyone => true,
-            // Someone else's machine is not a matter of users; a token is asked for there.
-            Self::SameUser if !peer.ip().to_canonical().is_loopback() => true,
-            Self::SameUser => sys::same_user(peer, local),
+            _ if !local.ip().to_canonical().is_loopback() => Peer::Unknown,
+            Self::Trust => Peer::Owner,
+            Self::Check => sys::loopback_peer(peer, local),
         }
     }
+}
+
+/// Who is at the other end of a Unix socket.
+#[cfg(unix)]
+pub fn unix_peer(stream: &tokio::net::UnixStream) -> Peer {
+    let Ok(credentials) = stream.peer_cred() else { return Peer::Unknown };
+    if credentials.uid() != rustix::process::geteuid().as_raw() {
+        return Peer::OtherUser;
+    }
+    sys::own_process(credentials.pid().and_then(|pid| u32::try_from(pid).ok()))
 }
 
 #[cfg(target_os = "linux")]
 mod sys {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-    use crate::http::socket_owner;
+    use super::Peer;
+    use crate::http::lineage;
+    use crate::http::socket_owner::{self, SocketOwner};
 
-    /// Whether the socket at `peer` belongs to the user of this process. A socket nobody knows of is not ours.
-    pub(super) fn same_user(peer: SocketAddr, local: SocketAddr) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        socket_owner::owner(peer, local).or_else(|| listed_owner(peer, local)) == Some(own)
+    /// Who has the socket at `peer` open.
+    pub(super) fn loopback_peer(peer: SocketAddr, local: SocketAddr) -> Peer {
+        let Some(socket) = socket_owner::owner(peer, local).or_else(|| listed_owner(peer, local)) else {
+            return Peer::Unknown;
+        };
+        if socket.uid != rustix::process::geteuid().as_raw() {
+            return Peer::OtherUser;
+        }
+        // Finding the process means a walk through the process table, which is only worth it while agents are at work.
+        if !lineage::any_agent_alive() {
+            return Peer::Owner;
+        }
+        own_process(lineage::holder_of(socket.inode))
+    }
+
+    /// Who `pid` is, a process of this user. One that cannot be found may be hiding.
+    pub(super) fn own_process(pid: Option<u32>) -> Peer {
+        match pid.and_then(lineage::is_agent) {
+            Some(false) => Peer::Owner,
+            Some(true) => Peer::Agent,
+            None => Peer::Unknown,
+        }
     }
 
     /// The owner by the table of all sockets, for kernels that are not built to be asked for one.
-    fn listed_owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+    fn listed_owner(peer: SocketAddr, local: SocketAddr) -> Option<SocketOwner> {
         ["/proc/net/tcp", "/proc/net/tcp6"]
             .iter()
             .filter_map(|table| std::fs::read_to_string(table).ok())
@@ -47,7 +92,7 @@ mod sys {
     }
 
     /// The owner of the socket bound to `from` and connected to `to`, in the format of `/proc/net/tcp`.
-    pub(super) fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
+    pub(super) fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<SocketOwner> {
         table.lines().skip(1).find_map(|row| {
             let mut fields = row.split_ascii_whitespace();
             let here = address(fields.nth(1)?)?;
@@ -55,8 +100,9 @@ mod sys {
             if canonical(here) != canonical(from) || canonical(there) != canonical(to) {
                 return None;
             }
-            // After the two addresses: state, queues, timer, retransmits, owner.
-            fields.nth(4)?.parse().ok()
+            // After the two addresses: state, queues, timer, retransmits, user, timeout, inode.
+            let uid = fields.nth(4)?.parse().ok()?;
+            SocketOwner::named(uid, fields.nth(1)?.parse().ok()?)
         })
     }
 
@@ -91,6 +137,7 @@ mod sys {
             0: 0100007F:1FA5 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 100 1\n\
             1: 0100007F:1FA5 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 101 1\n\
             2: 0100007F:D431 0100007F:1FA5 01 00000000:00000000 00:00000000 00000000  1000        0 102 1\n\
+            5: 0100007F:D435 0100007F:1FA5 01 00000000:00000000 00:00000000 00000000     0        0   0 1\n\
             3: 00000000000000000000000001000000:D432 00000000000000000000000001000000:1FA5 01 00000000:00000000 00:00000000 00000000  1001 0 103 1\n\
             4: 0000000000000000FFFF00000100007F:D433 0000000000000000FFFF00000100007F:1FA5 01 00000000:00000000 00:00000000 00000000  1002 0 104 1\n";
 
@@ -101,9 +148,11 @@ mod sys {
                 ("[::1]:54322", "[::1]:8101", Some(1001)),
                 ("127.0.0.1:54323", "127.0.0.1:8101", Some(1002)),
                 ("127.0.0.1:54324", "127.0.0.1:8101", None),
+                ("127.0.0.1:54325", "127.0.0.1:8101", None),
                 ("127.0.0.1:54321", "127.0.0.1:8102", None),
             ] {
-                assert_eq!(owner(TABLE, from.parse().unwrap(), to.parse().unwrap()), owner_id, "{from}");
+                let found = owner(TABLE, from.parse().unwrap(), to.parse().unwrap());
+                assert_eq!(found.map(|owner| owner.uid), owner_id, "{from}");
             }
         }
 
@@ -123,8 +172,16 @@ mod sys {
 mod sys {
     use std::net::SocketAddr;
 
+    use super::Peer;
+
     /// The owner of a peer socket cannot be told here; the port is as open as loopback is.
-    pub(super) fn same_user(_peer: SocketAddr, _local: SocketAddr) -> bool {
-        true
+    pub(super) fn loopback_peer(_peer: SocketAddr, _local: SocketAddr) -> Peer {
+        Peer::Owner
+    }
+
+    /// Ancestors cannot be looked at here; the user was checked.
+    #[cfg(unix)]
+    pub(super) fn own_process(_pid: Option<u32>) -> Peer {
+        Peer::Owner
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use crewkit_agent::pace;
-use crewkit_core::Code;
+use crewkit_core::{Code, Limits};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
@@ -14,12 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::problem::{HttpProblem, read_body};
 use super::router::App;
 use crate::aside;
+use crate::caller::Caller;
 use crate::json;
 use crate::ops::{self, JsonObject, Progress};
 
 /// Runs one operation; a failure has the operation's own form and a status that tells its kind.
 pub async fn run_operation(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
@@ -28,7 +30,7 @@ pub async fn run_operation(
         let message = format!("there is no operation `{name}`");
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
-    let body = match body(&app, request).await {
+    let body = match json_body(&app.limits, request).await {
         Ok(body) => body,
         Err(problem) => return problem.into_response(),
     };
@@ -46,7 +48,8 @@ pub async fn run_operation(
         Err(problem) => return problem.into_response(),
     };
     let services = Arc::clone(&app.services);
-    let answer = ops::run(Arc::clone(entry), services, arguments, Progress::default(), cancelled).await;
+    let answer =
+        ops::run(Arc::clone(entry), services, caller, arguments, Progress::default(), cancelled).await;
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, [(CONTENT_TYPE, "application/json")], answer.body.to_string()).into_response()
 }
@@ -60,7 +63,8 @@ pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Respo
         let message = "this server makes no agents";
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
-    let arguments = body(&app, request).await.and_then(|body| arguments(&body, app.limits.json_depth));
+    let arguments =
+        json_body(&app.limits, request).await.and_then(|body| arguments(&body, app.limits.json_depth));
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(problem) => return problem.into_response(),
@@ -73,7 +77,8 @@ pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Respo
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn body(app: &App, request: Request) -> Result<Vec<u8>, HttpProblem> {
+/// The body of a request, which must be announced as JSON.
+pub(super) async fn json_body(limits: &Limits, request: Request) -> Result<Vec<u8>, HttpProblem> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_json = content_type
@@ -86,10 +91,11 @@ async fn body(app: &App, request: Request) -> Result<Vec<u8>, HttpProblem> {
         return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::BodyInvalid, message));
     }
     let (parts, body) = request.into_parts();
-    read_body(&parts.headers, body, app.limits.http_body_bytes).await
+    read_body(&parts.headers, body, limits.http_body_bytes).await
 }
 
-fn arguments(bytes: &[u8], depth: u64) -> Result<JsonObject, HttpProblem> {
+/// The arguments in a body; none when it is empty.
+pub(super) fn arguments(bytes: &[u8], depth: u64) -> Result<JsonObject, HttpProblem> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(JsonObject::new());
     }

@@ -4,21 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
+use crewkit_core::secret::masked_url;
 use crewkit_core::{Code, Limits, Toolset};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::json;
 
 use super::agents;
-use super::guard::{Guard, stand_guard};
+use super::guard::{Guard, Watch, stand_guard};
 use super::openapi;
 use super::problem::HttpProblem;
 use super::rest;
 use crate::Services;
+use crate::caller::Caller;
 use crate::mcp::http::McpDoor;
 use crate::metrics::Metrics;
 use crate::ops::{Catalog, Selection};
@@ -40,7 +42,8 @@ pub struct App {
 /// Every route of the server.
 pub fn router(app: App, guard: Guard) -> Router {
     let limits = Arc::clone(&app.limits);
-    let agents = agents::routes(&app.services.agents, &app.catalog, &app.selection, &limits);
+    let agents = agents::routes(&app);
+    let watch = Watch { guard, agents: Arc::clone(&app.services.agents) };
     Router::new()
         .route("/", get(signpost))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -66,7 +69,7 @@ pub fn router(app: App, guard: Guard) -> Router {
         .with_state(Arc::new(app))
         .merge(agents)
         .layer(middleware::from_fn_with_state(limits, keep_time))
-        .layer(middleware::from_fn_with_state(Arc::new(guard), stand_guard))
+        .layer(middleware::from_fn_with_state(Arc::new(watch), stand_guard))
         .layer(middleware::from_fn(count))
 }
 
@@ -76,7 +79,7 @@ async fn mcp(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn mcp_toolset(State(app): State<Arc<App>>, Path(segment): Path<String>, request: Request) -> Response {
     let Some(toolset) = Toolset::ALL.into_iter().find(|toolset| toolset.path_segment() == segment) else {
-        let message = format!("there is no toolset `{segment}`; known are agentpack, fleet and minifram");
+        let message = format!("Unknown toolset `{segment}`. Use agentpack, fleet or minifram");
         return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
     };
     app.mcp.handle(Some(toolset), request).await
@@ -91,12 +94,17 @@ async fn signpost() -> String {
     )
 }
 
-async fn health(State(app): State<Arc<App>>) -> Response {
-    let mut body = json!({"status": "ok", "name": "crewkit", "version": env!("CARGO_PKG_VERSION")});
-    if let Some(engine) = app.services.agents.opened() {
-        let (model, endpoint) = engine.default_model();
-        body["model"] = model.into();
-        body["endpoint"] = endpoint.into();
+/// Tells the owner which model is used and where it is; anybody else only that the server answers.
+async fn health(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+    let mut body = json!({"status": "ok"});
+    if matches!(caller, Caller::Owner) {
+        body["name"] = "crewkit".into();
+        body["version"] = env!("CARGO_PKG_VERSION").into();
+        if let Some(engine) = app.services.agents.opened() {
+            let (model, endpoint) = engine.default_model();
+            body["model"] = model.into();
+            body["endpoint"] = endpoint.as_deref().map(masked_url).into();
+        }
     }
     ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

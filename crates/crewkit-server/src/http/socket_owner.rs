@@ -20,8 +20,24 @@ const QUESTION: usize = HEADER + 8 + IDENTITY;
 /// Ports, addresses, interface and cookie.
 const IDENTITY: usize = 48;
 
+/// Who has a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SocketOwner {
+    /// The user.
+    pub(super) uid: u32,
+    /// The inode, by which processes that have the socket open can be found.
+    pub(super) inode: u32,
+}
+
+impl SocketOwner {
+    /// The owner the kernel names. A socket that its process closed has no inode any more and is listed under user 0.
+    pub(super) const fn named(uid: u32, inode: u32) -> Option<Self> {
+        if inode == 0 { None } else { Some(Self { uid, inode }) }
+    }
+}
+
 /// The owner of the socket bound to `from` and connected to `to`; none when there is no such socket, or when it cannot be told.
-pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
+pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Option<SocketOwner> {
     let kernel = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -65,7 +81,7 @@ fn question(from: SocketAddr, to: SocketAddr) -> Option<Vec<u8>> {
 }
 
 /// Reads the owner from an answer, provided that it is about the very socket: the kernel also offers one that only listens.
-fn read(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Option<u32> {
+fn read(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Option<SocketOwner> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let told = answer.get(HEADER..).filter(|_| kind == BY_FAMILY)?;
     let (family, state) = (*told.first()?, *told.get(1)?);
@@ -84,9 +100,12 @@ fn read(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Option<u32> {
     if state == TIME_WAIT || !same(ip(4)?, port(0)?, from) || !same(ip(20)?, port(2)?, to) {
         return None;
     }
-    // After the identity: expiry, both queues, owner.
-    let owner = told.get(4 + IDENTITY + 12..4 + IDENTITY + 16)?;
-    Some(u32::from_ne_bytes(owner.try_into().ok()?))
+    // After the identity: expiry, both queues, user, inode.
+    let number = |at: usize| {
+        let at = 4 + IDENTITY + at;
+        Some(u32::from_ne_bytes(told.get(at..at + 4)?.try_into().ok()?))
+    };
+    SocketOwner::named(number(12)?, number(16)?)
 }
 
 #[cfg(test)]
@@ -103,11 +122,22 @@ mod tests {
             let at = listener.local_addr().unwrap();
             let client = TcpStream::connect(at).unwrap();
             let from = client.local_addr().unwrap();
-            assert_eq!(owner(from, at), Some(own), "{address}");
+            assert_eq!(owner(from, at).map(|owner| owner.uid), Some(own), "{address}");
             let (server, _) = listener.accept().unwrap();
-            assert_eq!(owner(at, from), Some(own), "{address}");
+            assert_eq!(owner(at, from).map(|owner| owner.uid), Some(own), "{address}");
             drop((client, server));
         }
+    }
+
+    /// The kernel lists it under user 0, which the server may run as.
+    #[test]
+    fn a_socket_that_its_process_closed_belongs_to_nobody() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let client = TcpStream::connect(at).unwrap();
+        let from = client.local_addr().unwrap();
+        drop(client);
+        assert_eq!(owner(from, at), None);
     }
 
     #[test]
@@ -125,8 +155,9 @@ mod tests {
         answer.drain(HEADER + 4..HEADER + 8);
         answer.extend([0; 12]);
         answer.extend(77_u32.to_ne_bytes());
+        answer.extend(78_u32.to_ne_bytes());
         answer[HEADER + 1] = 1;
-        assert_eq!(read(&answer, from, to), Some(77));
+        assert_eq!(read(&answer, from, to), Some(SocketOwner { uid: 77, inode: 78 }));
         assert_eq!(read(&answer, to, from), None, "another socket");
         for (at, value, why) in
             [(4, 2, "an error"), (HEADER, 9, "another family"), (HEADER + 1, 6, "a memory")]

@@ -19,17 +19,17 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::audience::Audience;
 use super::message::Message;
-use crate::ops::{Answer, Progress, ProgressUpdate, Selection};
+use crate::ops::{Answer, Progress, ProgressUpdate};
 
 /// What stands behind a front.
 pub trait Handler: ServerHandler + Clone + Sync {
-    /// Begins a tool call of somebody who sees no more than `narrowed`. `None` leaves the call to
-    /// [`ServerHandler::call_tool`].
+    /// Begins a tool call of `audience`. `None` leaves the call to [`ServerHandler::call_tool`].
     fn begin(
         &self,
         _call: &mut CallToolRequestParams,
-        _narrowed: Option<&Selection>,
+        _audience: &Audience,
         _watcher: Watcher,
     ) -> Option<Begun> {
         None

@@ -16,6 +16,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 
+use super::audience::Audience;
 use super::begun::{Begun, Handler, Watcher};
 use super::http::{DoorParts, McpDoor};
 use super::message::SUPPORTED_VERSIONS;
@@ -42,11 +43,6 @@ impl McpServer {
         Self { catalog, services, selection }
     }
 
-    /// What this request sees: the HTTP front leaves its narrower choice in the request's extensions.
-    fn narrowed(context: &RequestContext<RoleServer>) -> Option<Arc<Selection>> {
-        context.extensions.get::<http::request::Parts>()?.extensions.get::<Arc<Selection>>().cloned()
-    }
-
     /// Serves one client on a pair of streams until its input ends.
     pub fn serve_stdio(self, reader: Reader, writer: Writer, limits: &Limits) -> BoxFuture<'_, ()> {
         Box::pin(stdio::serve(self, reader, writer, limits))
@@ -57,27 +53,27 @@ impl McpServer {
         McpDoor::new(self, parts)
     }
 
-    fn shown(&self, entry: &Entry, narrowed: Option<&Selection>) -> bool {
-        self.selection.shows(&entry.operation)
-            && narrowed.is_none_or(|selection| selection.shows(&entry.operation))
+    fn shown(&self, entry: &Entry, audience: &Audience) -> bool {
+        self.selection.shows(&entry.operation) && audience.sees(&entry.operation)
     }
 
-    fn info(&self, narrowed: Option<&Selection>) -> ServerConfig {
-        let named_by = narrowed.filter(|selection| !selection.toolsets.is_empty()).unwrap_or(&self.selection);
+    fn info(&self, audience: &Audience) -> ServerConfig {
+        let narrowed = audience.narrowed.as_ref().filter(|selection| !selection.toolsets.is_empty());
+        let named_by = narrowed.unwrap_or(&self.selection);
         let mut config = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(
                 Implementation::new(named_by.server_name(), env!("CARGO_PKG_VERSION")).with_title("crewkit"),
             );
         config.protocol_version = ProtocolVersion::V_2025_11_25;
-        config.instructions = Some(self.instructions(narrowed));
+        config.instructions = Some(self.instructions(audience));
         config
     }
 
     /// Composed from the toolsets in view, so that a model reads only about tools it has.
-    fn instructions(&self, narrowed: Option<&Selection>) -> String {
+    fn instructions(&self, audience: &Audience) -> String {
         let mut parts = Vec::new();
         for toolset in crewkit_core::Toolset::ALL {
-            let in_view = |entry: &Entry| entry.operation.toolset == toolset && self.shown(entry, narrowed);
+            let in_view = |entry: &Entry| entry.operation.toolset == toolset && self.shown(entry, audience);
             if self.catalog.entries().any(in_view) {
                 parts.push(match toolset {
                     crewkit_core::Toolset::Pack => {
@@ -119,20 +115,22 @@ impl Handler for McpServer {
     fn begin(
         &self,
         call: &mut CallToolRequestParams,
-        narrowed: Option<&Selection>,
+        audience: &Audience,
         watcher: Watcher,
     ) -> Option<Begun> {
-        let entry = self.catalog.get(&call.name).filter(|entry| self.shown(entry, narrowed))?;
+        let entry = self.catalog.get(&call.name).filter(|entry| self.shown(entry, audience))?;
         let arguments = call.arguments.take().unwrap_or_default();
+        let (entry, services, caller) =
+            (Arc::clone(entry), Arc::clone(&self.services), audience.caller.clone());
         Some(Begun::new(watcher, |progress, cancelled| {
-            ops::run(Arc::clone(entry), Arc::clone(&self.services), arguments, progress, cancelled)
+            ops::run(entry, services, caller, arguments, progress, cancelled)
         }))
     }
 }
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        self.info(None)
+        self.info(&Audience::on_stdio())
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -146,13 +144,13 @@ impl ServerHandler for McpServer {
     ) -> Result<InitializeResult, ErrorData> {
         context.peer.set_peer_info(request.clone());
         let version = self.negotiate_initialize(&request)?.protocol_version;
-        let mut result = self.info(Self::narrowed(&context).as_deref());
+        let mut result = self.info(&Audience::of_context(&context));
         result.protocol_version = version;
         Ok(result)
     }
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
-        let info = self.info(Self::narrowed(&context).as_deref());
+        let info = self.info(&Audience::of_context(&context));
         Ok(DiscoverResult::from_server_info(SUPPORTED_VERSIONS.to_vec(), info))
     }
 
@@ -165,8 +163,8 @@ impl ServerHandler for McpServer {
         if let Some(cursor) = request.and_then(|params| params.cursor) {
             return Err(ErrorData::invalid_params(format!("unknown cursor `{cursor}`"), None));
         }
-        let narrowed = Self::narrowed(&context);
-        let shown = self.catalog.entries().filter(|entry| self.shown(entry, narrowed.as_deref()));
+        let audience = Audience::of_context(&context);
+        let shown = self.catalog.entries().filter(|entry| self.shown(entry, &audience));
         Ok(ListToolsResult::with_all_items(shown.map(tool).collect()))
     }
 
@@ -181,9 +179,7 @@ impl ServerHandler for McpServer {
     ) -> Result<CallToolResponse, ErrorData> {
         let begun = match Begun::carried(&context.extensions) {
             Some(begun) => Some(begun),
-            None => {
-                self.begin(&mut request, Self::narrowed(&context).as_deref(), Watcher::from(&context.meta))
-            }
+            None => self.begin(&mut request, &Audience::of_context(&context), Watcher::from(&context.meta)),
         };
         match begun {
             Some(begun) => begun.finish(&context).await,

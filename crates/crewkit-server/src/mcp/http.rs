@@ -3,9 +3,8 @@
 //! Reads each POST itself, answers what rmcp would answer badly or not at all, and hands on the rest. Every rejection has a
 //! JSON-RPC body.
 
-use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -17,13 +16,15 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::BoxBody;
-use rmcp::model::{CallToolRequestParams, ProtocolVersion, RequestId};
+use rmcp::model::{CallToolRequestParams, ProtocolVersion};
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::audience::Audience;
 use super::begun::{Begun, FirstStep, Handler, Watcher, first_step};
+use super::in_flight::InFlight;
 use super::message::{
     self, INVALID_PARAMS, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, SESSION_NOT_FOUND, TRANSPORT_ERROR,
     id_to_json,
@@ -58,7 +59,7 @@ pub struct DoorParts {
 }
 
 /// How the server behind the door begins a tool call.
-type Begin = dyn Fn(&mut CallToolRequestParams, Option<&Selection>, Watcher) -> Option<Begun> + Send + Sync;
+type Begin = dyn Fn(&mut CallToolRequestParams, &Audience, Watcher) -> Option<Begun> + Send + Sync;
 
 /// What rmcp makes of a request.
 type Service =
@@ -80,7 +81,8 @@ impl McpDoor {
     /// A door to `handler`.
     pub fn new<H: Handler>(handler: H, parts: DoorParts) -> Self {
         let DoorParts { mode, records, limits, stop } = parts;
-        let sessions = Arc::new(Sessions::new(&limits));
+        let in_flight = Arc::new(InFlight::default());
+        let sessions = Arc::new(Sessions::new(&limits, Arc::clone(&in_flight)));
         let records = Arc::new(records);
         // Host and Origin are checked for every route by one guard, and the body is read and bounded here.
         let mut config = StreamableHttpServerConfig::default()
@@ -91,13 +93,13 @@ impl McpDoor {
             .with_cancellation_token(stop);
         config.session_store = Some(Arc::new(SharedRecords(Arc::clone(&records))));
         let first = handler.clone();
-        let begin: Arc<Begin> = Arc::new(move |call, narrowed, watcher| first.begin(call, narrowed, watcher));
+        let begin: Arc<Begin> = Arc::new(move |call, audience, watcher| first.begin(call, audience, watcher));
         let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&sessions), config);
         let service = Arc::new(move |request| {
             let service = service.clone();
             async move { service.handle(request).await }.boxed()
         });
-        Self { begin, service, sessions, records, in_flight: Arc::default(), limits, mode }
+        Self { begin, service, sessions, records, in_flight, limits, mode }
     }
 
     /// Answers one request to the endpoint; `toolset` is set when the path names one.
@@ -165,22 +167,15 @@ impl McpDoor {
         };
         let session =
             parts.headers.get(SESSION_HEADER).and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);
-        if message.is_initialize() {
-            if session.is_some() {
-                let id = message.request_id().map_or(Value::Null, id_to_json);
-                let text = "this session is initialized already; leave out the session header for a new one"
-                    .to_owned();
-                return refuse(
-                    StatusCode::BAD_REQUEST,
-                    &Refusal { id, code: INVALID_REQUEST, message: text },
-                );
-            }
-            if self.mode == SessionMode::Sessions && self.sessions.full().await {
-                return self.too_many_sessions(&message);
-            }
+        if message.is_initialize() && session.is_some() {
+            let id = message.request_id().map_or(Value::Null, id_to_json);
+            let text =
+                "this session is initialized already; leave out the session header for a new one".to_owned();
+            return refuse(StatusCode::BAD_REQUEST, &Refusal { id, code: INVALID_REQUEST, message: text });
         }
         let may_answer = self.may_answer(&parts, session.as_deref());
         if let (Some(session), Some(id)) = (session, message.request_id()) {
+            self.sessions.note_used(&session);
             match InFlight::enter(&self.in_flight, session, id, self.limits.mcp_calls_in_flight) {
                 Ok(place) => {
                     // rmcp keeps the request's parts until the handler is done, and with them this place.
@@ -190,8 +185,8 @@ impl McpDoor {
             }
         }
         if may_answer {
-            let narrowed = parts.extensions.get::<Arc<Selection>>().map(AsRef::as_ref);
-            match first_step(&mut message, |call, watcher| (self.begin)(call, narrowed, watcher)) {
+            let audience = Audience::of_request(&parts.extensions);
+            match first_step(&mut message, |call, watcher| (self.begin)(call, &audience, watcher)) {
                 FirstStep::Answered(answer) => return json_response(StatusCode::OK, &answer),
                 FirstStep::Begun(carried) => {
                     parts.extensions.insert(carried);
@@ -237,7 +232,7 @@ impl McpDoor {
     fn too_many_sessions(&self, message: &Message) -> Response {
         let id = message.request_id().map_or(Value::Null, id_to_json);
         let text = format!(
-            "{}: {} sessions are open already (limits.mcp_sessions)",
+            "{}: {} sessions are open and all of them have calls in flight (limits.mcp_sessions)",
             Code::Busy,
             self.limits.mcp_sessions
         );
@@ -427,47 +422,4 @@ fn stream_messages(body: &[u8]) -> impl Iterator<Item = Value> {
     body.split(|&byte| byte == b'\n')
         .filter_map(|line| line.strip_prefix(b"data:"))
         .filter_map(|data| serde_json::from_slice(data.trim_ascii()).ok())
-}
-
-/// The requests not yet answered, by session. rmcp loses an answer when an id is used twice at once.
-#[derive(Default)]
-struct InFlight(Mutex<HashMap<String, HashSet<RequestId>>>);
-
-/// One request's place; leaving it frees the id.
-struct Place {
-    all: Arc<InFlight>,
-    session: String,
-    id: RequestId,
-}
-
-impl InFlight {
-    fn enter(all: &Arc<Self>, session: String, id: &RequestId, most: u64) -> Result<Place, Refusal> {
-        let refuse = |code, message| Err(Refusal { id: id_to_json(id), code, message });
-        let mut sessions = all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let places = sessions.entry(session.clone()).or_default();
-        if places.contains(id) {
-            return refuse(
-                INVALID_REQUEST,
-                format!("a request with id {} is still in flight", id_to_json(id)),
-            );
-        }
-        if places.len() as u64 >= most {
-            return refuse(TRANSPORT_ERROR, format!("{most} requests are in flight in this session already"));
-        }
-        places.insert(id.clone());
-        drop(sessions);
-        Ok(Place { all: Arc::clone(all), session, id: id.clone() })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut sessions = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(places) = sessions.get_mut(&self.session) {
-            places.remove(&self.id);
-            if places.is_empty() {
-                sessions.remove(&self.session);
-            }
-        }
-    }
 }

@@ -4,9 +4,11 @@
 //! malformed parameters, duplicate ids, messages before `initialize`, and the bounds on all of these. A call that needs no
 //! waiting they answer themselves (`begun.rs`).
 
+pub mod audience;
 pub mod begun;
 pub mod handler;
 pub mod http;
+mod in_flight;
 pub mod message;
 pub mod sessions;
 pub mod stdio;

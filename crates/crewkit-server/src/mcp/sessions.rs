@@ -1,5 +1,6 @@
 //! Sessions of streamable HTTP: bounded in number, and remembered across a restart of the server.
 //!
+//! When there are too many, the one that was used least recently and has no call in flight makes room for a new one.
 //! rmcp keeps the living sessions. Beside it stands one small file per session with what the client said at
 //! `initialize`; a request for a session that is not in memory brings it back from there, so clients never notice that the
 //! server was restarted or that the session had gone to sleep.
@@ -25,6 +26,7 @@ use rmcp::transport::streamable_http_server::session::{
 };
 use tokio::sync::Mutex;
 
+use super::in_flight::InFlight;
 use crate::metrics::Metrics;
 
 /// The living sessions, at most so many.
@@ -32,11 +34,20 @@ use crate::metrics::Metrics;
 pub struct Sessions {
     living: LocalSessionManager,
     most: usize,
-    /// When rmcp last had a message of each. It ends a session it has not heard of for `idle`.
-    heard: std::sync::Mutex<HashMap<SessionId, Instant>>,
+    activity: std::sync::Mutex<HashMap<SessionId, Activity>>,
+    in_flight: Arc<InFlight>,
     idle: Duration,
     /// Held while a session is added, so that two clients cannot both take the last place.
     adding: Mutex<()>,
+}
+
+/// When a session was last spoken to.
+#[derive(Debug, Clone, Copy)]
+struct Activity {
+    /// By its client.
+    used: Instant,
+    /// By its client through rmcp, which ends a session it has not heard of for `idle`.
+    heard: Instant,
 }
 
 /// Why a session could not be had.
@@ -52,7 +63,7 @@ pub enum SessionsError {
 
 impl Sessions {
     /// No sessions yet.
-    pub fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits, in_flight: Arc<InFlight>) -> Self {
         let idle = Duration::from_secs(limits.mcp_session_idle_seconds);
         let mut config = SessionConfig::default();
         config.keep_alive = Some(idle);
@@ -60,7 +71,8 @@ impl Sessions {
         living.session_config = config;
         Self {
             living,
-            heard: std::sync::Mutex::default(),
+            activity: std::sync::Mutex::default(),
+            in_flight,
             idle,
             most: usize::try_from(limits.mcp_sessions).unwrap_or(usize::MAX),
             adding: Mutex::new(()),
@@ -70,21 +82,46 @@ impl Sessions {
     /// Whether a session lives and rmcp need not hear of its next message: a message it does not see keeps no session
     /// alive, so every now and then one has to go there.
     pub fn awake(&self, id: &str) -> bool {
-        self.heard().get(id).is_some_and(|heard| heard.elapsed() < self.idle / 2)
+        self.activity().get(id).is_some_and(|activity| activity.heard.elapsed() < self.idle / 2)
     }
 
-    fn heard(&self) -> MutexGuard<'_, HashMap<SessionId, Instant>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes a message of the client, whoever answers it.
+    pub fn note_used(&self, id: &str) {
+        if let Some(activity) = self.activity().get_mut(id) {
+            activity.used = Instant::now();
+        }
+    }
+
+    fn activity(&self) -> MutexGuard<'_, HashMap<SessionId, Activity>> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_heard(&self, id: &SessionId) {
-        self.heard().insert(Arc::clone(id), Instant::now());
+        let now = Instant::now();
+        self.activity().insert(Arc::clone(id), Activity { used: now, heard: now });
     }
 
     /// Notes a later message. One that was on its way when its session was closed must not bring it back.
     fn note_heard_again(&self, id: &SessionId) {
-        if let Some(heard) = self.heard().get_mut(id) {
-            *heard = Instant::now();
+        if let Some(activity) = self.activity().get_mut(id) {
+            activity.heard = Instant::now();
+        }
+    }
+
+    /// Closes the session that was used least recently and waits for nothing, if no further one is taken. Its client does
+    /// not notice: the next message brings it back from its record.
+    async fn make_room(&self) -> Result<(), SessionsError> {
+        if !self.full().await {
+            return Ok(());
+        }
+        let oldest = {
+            let activity = self.activity();
+            let idle = activity.iter().filter(|(id, _)| !self.in_flight.is_busy(id));
+            idle.min_by_key(|(_, activity)| activity.used).map(|(id, _)| Arc::clone(id))
+        };
+        match oldest {
+            Some(oldest) => self.close_session(&oldest).await,
+            None => Err(SessionsError::Full(self.most)),
         }
     }
 
@@ -105,9 +142,7 @@ impl SessionManager for Sessions {
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), SessionsError> {
         let _one_at_a_time = self.adding.lock().await;
-        if self.full().await {
-            return Err(SessionsError::Full(self.most));
-        }
+        self.make_room().await?;
         let created = self.living.create_session().await?;
         self.note_count().await;
         Ok(created)
@@ -128,7 +163,7 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
-        self.heard().remove(id);
+        self.activity().remove(id);
         self.living.close_session(id).await?;
         self.note_count().await;
         Ok(())
@@ -171,10 +206,9 @@ impl SessionManager for Sessions {
 
     async fn restore_session(&self, id: SessionId) -> Result<RestoreOutcome<Self::Transport>, SessionsError> {
         let _one_at_a_time = self.adding.lock().await;
-        if self.full().await {
-            return Err(SessionsError::Full(self.most));
-        }
-        let outcome = self.living.restore_session(id).await?;
+        self.make_room().await?;
+        let outcome = self.living.restore_session(Arc::clone(&id)).await?;
+        self.note_heard(&id);
         self.note_count().await;
         Ok(outcome)
     }
@@ -285,9 +319,46 @@ impl SessionRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rmcp::model::RequestId;
 
     fn sessions(idle: u64) -> Sessions {
-        Sessions::new(&Limits { mcp_session_idle_seconds: idle, ..Limits::default() })
+        let limits = Limits { mcp_session_idle_seconds: idle, mcp_sessions: 3, ..Limits::default() };
+        Sessions::new(&limits, Arc::default())
+    }
+
+    #[tokio::test]
+    async fn the_session_used_least_recently_makes_room_unless_it_waits() {
+        let sessions = sessions(3600);
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let (id, _) = sessions.create_session().await.unwrap();
+            sessions.note_heard(&id);
+            ids.push(id);
+        }
+        sessions.note_used(&ids[0]);
+        let call = InFlight::enter(&sessions.in_flight, ids[1].to_string(), &RequestId::Number(1), 9);
+        let (fourth, _) = sessions.create_session().await.unwrap();
+        let mut alive = Vec::new();
+        for id in [&ids[0], &ids[1], &ids[2], &fourth] {
+            alive.push(sessions.has_session(id).await.unwrap());
+        }
+        assert_eq!(alive, [true, true, false, true]);
+        drop(call);
+        sessions.note_heard(&fourth);
+        sessions.create_session().await.unwrap();
+        assert!(!sessions.has_session(&ids[1]).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn sessions_that_all_wait_make_no_room() {
+        let sessions = sessions(3600);
+        let mut calls = Vec::new();
+        for _ in 0..3 {
+            let (id, _) = sessions.create_session().await.unwrap();
+            sessions.note_heard(&id);
+            calls.push(InFlight::enter(&sessions.in_flight, id.to_string(), &RequestId::Number(1), 9));
+        }
+        assert!(matches!(sessions.create_session().await, Err(SessionsError::Full(3))));
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use super::audience::Audience;
 use super::begun::{FirstStep, Handler, first_step};
 use super::message::{
     self, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, TRANSPORT_ERROR, id_to_json, written,
@@ -174,7 +175,7 @@ where
     /// Takes in one message that is admitted and in no batch.
     fn take_in_message(&mut self, mut message: Message) -> Option<Vec<u8>> {
         if self.connection.state().version.is_some() {
-            let begin = |call: &mut _, watcher| self.handler.begin(call, None, watcher);
+            let begin = |call: &mut _, watcher| self.handler.begin(call, &Audience::on_stdio(), watcher);
             match first_step(&mut message, begin) {
                 FirstStep::Answered(answer) => return self.connection.outgoing(&answer),
                 FirstStep::Begun(carried) => message.carry(carried),

@@ -140,7 +140,8 @@ fn error_form(_: &Operation, problem: &Problem) -> Value {
     body(problem.code, &problem.message)
 }
 
-fn body(code: Code, message: &str) -> Value {
+/// A refusal in the form of this contract.
+pub fn body(code: Code, message: &str) -> Value {
     json!({"error": message, "code": code, "next_step": code.next_step()})
 }
 

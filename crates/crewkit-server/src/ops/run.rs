@@ -1,4 +1,4 @@
-//! The one way to run an operation: approval, arguments, handler, and a net for panics.
+//! The one way to run an operation: authorization, approval, arguments, handler, and a net for panics.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::arguments::WrongArgument;
 use super::{Approval, Call, Entry, JsonObject, Problem, Progress, arguments, pack};
 use crate::Services;
+use crate::caller::Caller;
 use crate::metrics::Metrics;
 
 /// What an operation answered, for any door.
@@ -35,13 +36,14 @@ impl Answer {
 pub fn run(
     entry: Arc<Entry>,
     services: Arc<Services>,
+    caller: Caller,
     arguments: JsonObject,
     progress: Progress,
     cancelled: CancellationToken,
 ) -> BoxFuture<'static, Answer> {
     Box::pin(async move {
         let began = Instant::now();
-        let answer = run_unmeasured(&entry, services, arguments, progress, cancelled).await;
+        let answer = run_unmeasured(&entry, services, &caller, arguments, progress, cancelled).await;
         Metrics::global().operation(entry.operation.name, answer.failed(), began.elapsed());
         answer
     })
@@ -50,11 +52,15 @@ pub fn run(
 async fn run_unmeasured(
     entry: &Entry,
     services: Arc<Services>,
+    caller: &Caller,
     mut arguments: JsonObject,
     progress: Progress,
     cancelled: CancellationToken,
 ) -> Answer {
-    // Approval comes first: otherwise the schema's `required: ["yes"]` would answer with a lesser error.
+    if let Err(message) = caller.authorize(entry.operation.name, &mut arguments) {
+        return refuse(entry, &Problem { code: Code::AgentRefused, message, argument: None, status: 403 });
+    }
+    // Approval comes before the arguments: otherwise the schema's `required: ["yes"]` would answer with a lesser error.
     if entry.operation.approval == Approval::Yes && arguments.get("yes") != Some(&Value::Bool(true)) {
         return refuse(
             entry,

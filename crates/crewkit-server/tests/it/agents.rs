@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crewkit_agent::Options as AgentOptions;
+use crewkit_agent::engine::Start;
 use crewkit_agent::model::Endpoint;
+use crewkit_core::Limits;
 use crewkit_server::Services;
-use crewkit_server::ops::Catalog;
+use crewkit_server::ops::{Catalog, Selection};
 use crewkit_server::services::Agents;
 use crewkit_testkit::model::{Request, ScriptedModel, Turn};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -20,6 +22,7 @@ use crate::support::{call, tool_result};
 struct Doors {
     server: Server,
     model: ScriptedModel,
+    agents: Arc<Agents>,
     _home: tempfile::TempDir,
 }
 
@@ -27,14 +30,19 @@ const SLOW: Duration = Duration::from_mins(10);
 
 impl Doors {
     async fn open(script: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
+        Self::open_with(Options::default(), script).await
+    }
+
+    async fn open_with(options: Options, script: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
         let model = ScriptedModel::start(script).await;
         let home = tempfile::tempdir().unwrap();
         let mut agents = AgentOptions::new(home.path());
         agents.models = vec![Endpoint::new("scripted", model.url(), "scripted-1")];
         let services = Services { agents: Arc::new(Agents::lazy(agents)), ..Services::default() };
         services.agents.engine().await.unwrap();
-        let server = Server::start_with(Options::default(), Catalog::product().unwrap(), services).await;
-        Self { server, model, _home: home }
+        let agents = Arc::clone(&services.agents);
+        let server = Server::start_with(options, Catalog::product().unwrap(), services).await;
+        Self { server, model, agents, _home: home }
     }
 
     async fn tool(&self, name: &str, arguments: &Value) -> (bool, Value) {
@@ -219,7 +227,19 @@ async fn the_rest_addresses_existing_clients_know() {
         assert_eq!(reply.status, 404, "{method} {path}");
         assert!(reply.json()["error"].is_string(), "{method} {path}");
     }
-    assert_eq!(doors.server.request("POST", "/api/agents", &[], b"not json").await.status, 400);
+    for (kind, body, expected) in [
+        ("application/json", "not json", 400),
+        ("application/json", r#"{"contract": "x", "max_turns": "abc"}"#, 400),
+        ("application/json", r#"{"contract": "x", "max_turms": 3}"#, 400),
+        ("application/json", r#"{"contract": 5}"#, 400),
+        ("text/plain", r#"{"contract": "x"}"#, 415),
+        ("application/x-www-form-urlencoded", r#"{"contract": "x"}"#, 415),
+        ("application/json; charset=utf-8", r#"{"contract": "x"}"#, 200),
+    ] {
+        let reply =
+            doors.server.request("POST", "/api/agents", &[("Content-Type", kind)], body.as_bytes()).await;
+        assert_eq!(reply.status, expected, "{kind} {body}: {reply:?}");
+    }
     let health = doors.get("/api/health", &[]).await.json();
     assert_eq!((&health["status"], &health["model"]), (&json!("ok"), &json!("scripted-1")));
     let tools = doors.get("/api/tools", &[]).await.json();
@@ -346,7 +366,8 @@ async fn pruning_tells_what_goes_and_removes_nothing_by_mistake() {
     let slow = doors.start("slow").await;
     let (first, second) = (doors.run("first").await, doors.run("second").await);
     let prune = async |body: &str| {
-        let reply = doors.server.request("POST", "/api/agents/prune", &[], body.as_bytes()).await;
+        let json = [("Content-Type", "application/json")];
+        let reply = doors.server.request("POST", "/api/agents/prune", &json, body.as_bytes()).await;
         (reply.status, reply.json())
     };
     for (body, expected) in [
@@ -381,5 +402,62 @@ async fn pruning_tells_what_goes_and_removes_nothing_by_mistake() {
     assert_eq!(ids(&told), [first.as_str()]);
     for (id, status) in [(first, 404), (second, 200), (slow, 200)] {
         assert_eq!(doors.get(&format!("/api/agents/{id}"), &[]).await.status, status);
+    }
+}
+
+#[tokio::test]
+async fn web_sockets_count_as_connections_and_close_with_the_server() {
+    let limits = Limits { http_connections: 2, ..Limits::default() };
+    let doors = Doors::open_with(Options { limits, ..Options::default() }, |_| Turn::say("x")).await;
+    let mut sockets = [doors.socket("/ws/one").await, doors.socket("/ws/two").await];
+    let mut extra = tokio::net::TcpStream::connect(doors.server.address).await.unwrap();
+    let mut nothing = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut extra, &mut nothing).await;
+    assert!(read.is_err() || nothing.is_empty(), "both places are taken");
+    let Doors { server, .. } = doors;
+    let stopping = tokio::spawn(server.stop());
+    for socket in &mut sockets {
+        loop {
+            let next =
+                tokio::time::timeout(Duration::from_mins(1), socket.0.next()).await.expect("left open");
+            match next {
+                Some(Ok(Message::Close(_))) => break,
+                Some(Ok(_)) => {}
+                other => panic!("closed without a word: {other:?}"),
+            }
+        }
+    }
+    drop(sockets);
+    stopping.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_viewer_controls_only_what_the_server_shows() {
+    for (excluded, frame, allowed) in [
+        ("agent_stop", "stop", false),
+        ("agent_stop", "start", true),
+        ("agent_start", "start", false),
+        ("agent_start", "restart", false),
+        ("agent_start", "set_contract", false),
+        ("agent_start", "stop", true),
+    ] {
+        let selection = Selection { exclude: vec![excluded.to_owned()], ..Selection::default() };
+        let options = Options { selection, ..Options::default() };
+        let doors = Doors::open_with(options, |_| Turn::say("x").after(SLOW)).await;
+        let engine = doors.agents.engine().await.unwrap();
+        let start = Start { contract: "wait".to_owned(), ..Start::default() };
+        let id = engine.start(start).await.unwrap().id.clone();
+        let mut socket = doors.socket(&format!("/ws/agent/{id}")).await;
+        socket.send(&json!({"type": frame, "contract": "other"}).to_string()).await;
+        let offered = loop {
+            let told = socket.frame().await;
+            match told["type"].as_str() {
+                Some("error") => break !told["content"].as_str().unwrap().contains("does not offer"),
+                Some("stop_requested") => break true,
+                Some(_) => {}
+                None => panic!("closed"),
+            }
+        };
+        assert_eq!(offered, allowed, "{frame} without {excluded}");
     }
 }

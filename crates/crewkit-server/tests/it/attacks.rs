@@ -212,6 +212,28 @@ async fn slow_and_idle_connections_are_bounded_and_others_are_served() {
 }
 
 #[tokio::test]
+async fn a_connection_that_falls_silent_is_closed_at_any_point() {
+    let limits = Limits { http_idle_seconds: 1, http_identify_seconds: 1, ..Limits::default() };
+    for token in [None, Some("right-token")] {
+        let server = Server::start(Options { limits: limits.clone(), token, ..Options::default() }).await;
+        for bytes in [
+            &b""[..],
+            b"P",
+            b"PRI * HTTP/2.0\r\n\r\nSM",
+            b"GET /healthz HTTP/1.1\r\n",
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        ] {
+            let mut silent = TcpStream::connect(server.address).await.unwrap();
+            silent.write_all(bytes).await.unwrap();
+            let mut rest = Vec::new();
+            let shown = String::from_utf8_lossy(bytes);
+            let read = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut rest)).await;
+            assert!(read.is_ok(), "kept for ever after {shown:?} with token {token:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_takes_too_long_is_given_up() {
     let limits = Limits { http_request_seconds: 1, ..Limits::default() };
     let server = Server::start(Options { limits, ..Options::default() }).await;

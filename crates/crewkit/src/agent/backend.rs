@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crewkit_core::Code;
 use crewkit_server::Services;
+use crewkit_server::caller::Caller;
 use crewkit_server::ops::agents::PruneWish;
 use crewkit_server::ops::{self, Answer, Catalog, JsonObject, Progress};
 use crewkit_server::services::Agents;
@@ -11,10 +12,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::options;
-use crate::config::{Config, Origin};
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::mcp;
-use crate::remote::Remote;
+use crate::remote::{self, Remote};
 
 pub(super) enum Backend {
     /// This process has the store; agents end with it.
@@ -26,8 +27,7 @@ pub(super) enum Backend {
 impl Backend {
     /// The server the user names; else this process, unless a server holds the store.
     pub(super) async fn find(config: &Config) -> Result<Self, Failure> {
-        let named = config.values.get("client.server").is_some_and(|server| server.origin != Origin::Default);
-        if named {
+        if remote::is_named(config) {
             return Ok(Self::Server(Remote::new(config)?));
         }
         let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
@@ -56,6 +56,7 @@ impl Backend {
                 ops::run(
                     Arc::clone(entry),
                     services,
+                    Caller::Owner,
                     arguments,
                     Progress::default(),
                     CancellationToken::new(),

@@ -14,6 +14,7 @@ use crewkit_fleet::time::Clock;
 use crewkit_fleet::{AnyFleet, Fleet, FleetOptions};
 use crewkit_pack::commands::Pack;
 use crewkit_server::Services;
+use crewkit_server::caller::Caller;
 use crewkit_server::kit::PackKit;
 use crewkit_server::ops::{self, Answer, Progress};
 use serde_json::{Map, Value};
@@ -136,6 +137,7 @@ async fn here(fleet: AnyFleet, operation: &str, arguments: Map<String, Value>) -
     Ok(Box::pin(ops::run(
         Arc::clone(entry),
         services,
+        Caller::Owner,
         arguments,
         Progress::default(),
         CancellationToken::new(),

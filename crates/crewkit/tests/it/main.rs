@@ -4,6 +4,7 @@
 mod agent;
 mod cli;
 mod conformance_absent;
+mod doors;
 mod equip_kill;
 mod fleet;
 mod local_models;

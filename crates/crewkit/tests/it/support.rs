@@ -41,6 +41,11 @@ impl Served {
         let mut command = crewkit(home);
         command.current_dir(directory);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts `command`, which becomes a server.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut greeting = String::new();

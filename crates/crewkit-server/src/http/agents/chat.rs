@@ -1,7 +1,7 @@
 //! `/ws/{conversation_id}`: a conversation with the model.
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::response::Response;
 use crewkit_agent::Engine;
 use crewkit_agent::engine::ChatFrame;
@@ -9,24 +9,28 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Door, Refusal};
+use super::{AgentRoutes, Refusal};
+use crate::http::Connection;
 
 /// Messages a client may have waiting while the model is being asked.
 const WAITING: usize = 16;
 
 pub(super) async fn connect(
-    State(door): State<Door>,
+    State(state): State<AgentRoutes>,
+    Extension(connection): Extension<Connection>,
     Path(conversation): Path<String>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
-    let engine = door.engine().await?.clone();
+    let engine = state.engine().await?.clone();
     // Refuses a name that cannot be before the socket is open.
     engine.chat_history(&conversation).await?;
-    let most = usize::try_from(door.limits.agent_contract_bytes * 2).unwrap_or(usize::MAX);
-    Ok(upgrade.max_message_size(most).on_upgrade(move |socket| converse(engine, conversation, socket)))
+    let most = usize::try_from(state.limits.agent_contract_bytes * 2).unwrap_or(usize::MAX);
+    Ok(upgrade
+        .max_message_size(most)
+        .on_upgrade(move |socket| converse(engine, conversation, socket, connection)))
 }
 
-async fn converse(engine: Engine, conversation: String, socket: WebSocket) {
+async fn converse(engine: Engine, conversation: String, socket: WebSocket, connection: Connection) {
     let (mut sender, mut receiver) = socket.split();
     let (frames, mut outgoing) = mpsc::unbounded_channel::<Value>();
     let (says, to_say) = mpsc::channel::<String>(WAITING);
@@ -39,6 +43,7 @@ async fn converse(engine: Engine, conversation: String, socket: WebSocket) {
     let answering = tokio::spawn(answer(engine, conversation, to_say, frames.clone()));
     loop {
         tokio::select! {
+            () = connection.stopped() => break,
             frame = outgoing.recv() => {
                 let Some(frame) = frame else { break };
                 if sender.send(Message::Text(frame.to_string().into())).await.is_err() {

@@ -8,19 +8,19 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
-use super::{Door, Refusal};
+use super::{AgentRoutes, Refusal};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Replays from `Last-Event-ID` (or the beginning), goes on live, and ends when the run has.
 pub(super) async fn get(
-    State(door): State<Door>,
+    State(state): State<AgentRoutes>,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let after = after.and_then(|value| value.trim().parse().ok()).unwrap_or(0);
-    let subscription = door.engine().await?.subscribe(&id, after)?;
+    let subscription = state.engine().await?.subscribe(&id, after)?;
     let stream = futures_util::stream::unfold(subscription, |mut subscription| async move {
         // A store that cannot be read ends the stream; the client comes back with the last id it has.
         let event = subscription.next_until_end().await.ok()??;

@@ -10,26 +10,36 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{any, delete, get, post};
 use crewkit_agent::{Engine, Error};
 use crewkit_core::{Limits, Toolset};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
+use super::router::App;
 use crate::ops::agents::failure;
 use crate::ops::{Catalog, Selection};
 use crate::services::Agents;
 
 /// What these routes share.
 #[derive(Clone)]
-struct Door {
+struct AgentRoutes {
     agents: Arc<Agents>,
+    catalog: Arc<Catalog>,
+    selection: Arc<Selection>,
     limits: Arc<Limits>,
 }
 
-impl Door {
+impl AgentRoutes {
     async fn engine(&self) -> Result<&Engine, Refusal> {
         Ok(self.agents.engine().await?)
+    }
+
+    /// Whether this server shows the operation that a route stands for.
+    fn shows(&self, operation: &str) -> bool {
+        self.catalog.get(operation).is_some_and(|entry| {
+            entry.operation.toolset == Toolset::Agents && self.selection.shows(&entry.operation)
+        })
     }
 }
 
@@ -50,37 +60,35 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The routes this server shows: none without the toolset, only reading ones on a server that only reads.
-pub fn routes(
-    agents: &Arc<Agents>,
-    catalog: &Catalog,
-    selection: &Selection,
-    limits: &Arc<Limits>,
-) -> Router {
-    let shown = |name: &str| {
-        catalog.get(name).is_some_and(|entry| {
-            entry.operation.toolset == Toolset::Agents && selection.shows(&entry.operation)
-        })
+/// The routes this server shows: each stands for an operation and is there when the operation is.
+pub fn routes(app: &App) -> Router {
+    let state = AgentRoutes {
+        agents: Arc::clone(&app.services.agents),
+        catalog: Arc::clone(&app.catalog),
+        selection: Arc::clone(&app.selection),
+        limits: Arc::clone(&app.limits),
     };
-    let door = Door { agents: Arc::clone(agents), limits: Arc::clone(limits) };
-    if !shown("agent_status") {
-        return Router::new();
+    let (status, output) = (state.shows("agent_status"), state.shows("agent_output"));
+    let (start, stop) = (state.shows("agent_start"), state.shows("agent_stop"));
+    let mut routes = Router::new();
+    for (is_shown, path, handlers) in [
+        (status, "/api/tools", get(rest::tools)),
+        (status, "/api/agents", get(rest::list)),
+        (start, "/api/agents", post(rest::create)),
+        (status && output, "/api/agents/{id}", get(rest::show)),
+        (status, "/api/agents/{id}/payload", get(payload::get)),
+        (output, "/api/agents/{id}/events", get(events::get)),
+        (start, "/api/agents/{id}/resume", post(rest::resume)),
+        (stop, "/api/agents/{id}/stop", post(rest::stop)),
+        // Removing a run ends it.
+        (stop, "/api/agents/{id}", delete(rest::delete)),
+        (stop, "/api/agents/prune", post(rest::prune)),
+        (start, "/ws/{conversation_id}", any(chat::connect)),
+        (status && output, "/ws/agent/{agent_id}", any(viewer::connect)),
+    ] {
+        if is_shown {
+            routes = routes.route(path, handlers);
+        }
     }
-    let reading = Router::new()
-        .route("/api/tools", get(rest::tools))
-        .route("/api/agents/{id}/payload", get(payload::get))
-        .route("/api/agents/{id}/events", get(events::get));
-    let routes = if shown("agent_start") {
-        reading
-            .route("/api/agents", get(rest::list).post(rest::create))
-            .route("/api/agents/prune", post(rest::prune))
-            .route("/api/agents/{id}", get(rest::show).delete(rest::delete))
-            .route("/api/agents/{id}/stop", post(rest::stop))
-            .route("/api/agents/{id}/resume", post(rest::resume))
-            .route("/ws/{conversation_id}", any(chat::connect))
-            .route("/ws/agent/{agent_id}", any(viewer::connect))
-    } else {
-        reading.route("/api/agents", get(rest::list)).route("/api/agents/{id}", get(rest::show))
-    };
-    routes.with_state(door)
+    routes.with_state(state)
 }

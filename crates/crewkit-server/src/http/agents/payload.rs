@@ -9,17 +9,17 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::{Door, Refusal};
+use super::{AgentRoutes, Refusal};
 use crate::http::problem::HttpProblem;
 
 /// Serves the payload. That there is none is said before that it cannot be sent.
 pub(super) async fn get(
-    State(door): State<Door>,
+    State(state): State<AgentRoutes>,
     Path(id): Path<String>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let engine = door.engine().await?;
+    let engine = state.engine().await?;
     let info = engine.payload_info(&id)?;
     let tag = format!("\"{}\"", info.etag);
     let mut response = if !accepts_gzip(&headers) {

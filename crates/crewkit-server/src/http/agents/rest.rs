@@ -1,6 +1,7 @@
 //! Creating, looking at, ending and removing agents.
 
 use axum::Json;
+use axum::body::HttpBody as _;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use crewkit_agent::contract::completion_tool;
@@ -9,17 +10,17 @@ use crewkit_core::Code;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Door, Refusal};
-use crate::http::problem::{HttpProblem, read_body};
-use crate::json;
-use crate::ops::JsonObject;
-use crate::ops::agents::{PruneWish, listed_contract, start_of, status_json};
+use super::{AgentRoutes, Refusal};
+use crate::http::problem::HttpProblem;
+use crate::http::rest as http_rest;
+use crate::ops::agents::{PruneWish, body, listed_contract, start_of, status_json};
+use crate::ops::{JsonObject, arguments};
 
 /// Entries of a transcript read at a time.
 const PAGE: usize = 500;
 
-pub(super) async fn list(State(door): State<Door>) -> Result<Response, Refusal> {
-    let engine = door.engine().await?;
+pub(super) async fn list(State(state): State<AgentRoutes>) -> Result<Response, Refusal> {
+    let engine = state.engine().await?;
     let agents: Vec<Value> = engine
         .records()
         .iter()
@@ -35,31 +36,35 @@ pub(super) async fn list(State(door): State<Door>) -> Result<Response, Refusal> 
     Ok(Json(json!({"agents": agents})).into_response())
 }
 
-/// Creates an agent that waits. An older form has no body; a contract and more may be given with it.
-pub(super) async fn create(State(door): State<Door>, request: Request) -> Result<Response, Response> {
-    let arguments = arguments(&door, request).await.map_err(IntoResponse::into_response)?;
-    let engine = door.engine().await.map_err(IntoResponse::into_response)?;
+/// Creates an agent that waits. An older form has no body; what `agent_start` takes may be given with it.
+pub(super) async fn create(State(state): State<AgentRoutes>, request: Request) -> Result<Response, Response> {
+    let mut arguments = arguments(&state, request).await.map_err(IntoResponse::into_response)?;
+    let mut schema = state.catalog.get("agent_start").map(|entry| (*entry.input).clone()).unwrap_or_default();
+    schema.shift_remove("required");
+    arguments::check(&schema, &mut arguments).map_err(|wrong| {
+        let body = body(Code::ArgumentInvalid, &wrong.to_string());
+        (StatusCode::BAD_REQUEST, Json(body)).into_response()
+    })?;
+    let engine = state.engine().await.map_err(IntoResponse::into_response)?;
     let created = engine.create(start_of(&arguments)).await;
     let record = created.map_err(|error| Refusal(error).into_response())?;
     Ok(Json(json!({"id": record.id, "status": record.state.status()})).into_response())
 }
 
-async fn arguments(door: &Door, request: Request) -> Result<JsonObject, HttpProblem> {
-    let (parts, body) = request.into_parts();
-    let bytes = read_body(&parts.headers, body, door.limits.http_body_bytes).await?;
-    if bytes.iter().all(u8::is_ascii_whitespace) {
+/// The arguments of a request that need not have a body. One that is there must be JSON and say so.
+async fn arguments(state: &AgentRoutes, request: Request) -> Result<JsonObject, HttpProblem> {
+    if request.body().is_end_stream() {
         return Ok(JsonObject::new());
     }
-    let bad = |message: String| HttpProblem::new(StatusCode::BAD_REQUEST, Code::BodyInvalid, message);
-    match json::parse(&bytes, door.limits.json_depth) {
-        Ok(Value::Object(arguments)) => Ok(arguments),
-        Ok(_) => Err(bad("the body must be a JSON object, or empty".to_owned())),
-        Err(error) => Err(bad(format!("the body is not JSON: {error}"))),
-    }
+    let body = http_rest::json_body(&state.limits, request).await?;
+    http_rest::arguments(&body, state.limits.json_depth)
 }
 
-pub(super) async fn show(State(door): State<Door>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let engine = door.engine().await?;
+pub(super) async fn show(
+    State(state): State<AgentRoutes>,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    let engine = state.engine().await?;
     let record = engine.record(&id)?;
     let mut output = Vec::new();
     let mut after = 0;
@@ -80,36 +85,45 @@ pub(super) async fn show(State(door): State<Door>, Path(id): Path<String>) -> Re
     Ok(Json(body).into_response())
 }
 
-pub(super) async fn stop(State(door): State<Door>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let record = door.engine().await?.stop(&id).await?;
+pub(super) async fn stop(
+    State(state): State<AgentRoutes>,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    let record = state.engine().await?.stop(&id).await?;
     // The first word is what existing clients look for; the second is the truth.
     let body = json!({"status": "stop_requested", "agent_status": record.state.status(), "ended_at": record.state.ended_at()});
     Ok(Json(body).into_response())
 }
 
-pub(super) async fn resume(State(door): State<Door>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let record = door.engine().await?.resume(&id).await?;
+pub(super) async fn resume(
+    State(state): State<AgentRoutes>,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    let record = state.engine().await?.resume(&id).await?;
     let body =
         json!({"id": record.id, "status": record.state.status(), "started_at": record.state.started_at()});
     Ok(Json(body).into_response())
 }
 
-pub(super) async fn delete(State(door): State<Door>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    door.engine().await?.delete(&id).await?;
+pub(super) async fn delete(
+    State(state): State<AgentRoutes>,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    state.engine().await?.delete(&id).await?;
     Ok(Json(json!({"status": "deleted"})).into_response())
 }
 
 /// Removes agents that ended long ago. What the body leaves out is what the settings say; `dry_run` only tells.
-pub(super) async fn prune(State(door): State<Door>, request: Request) -> Result<Response, Response> {
-    let arguments = arguments(&door, request).await.map_err(IntoResponse::into_response)?;
+pub(super) async fn prune(State(state): State<AgentRoutes>, request: Request) -> Result<Response, Response> {
+    let arguments = arguments(&state, request).await.map_err(IntoResponse::into_response)?;
     let refused = |error| Refusal(error).into_response();
-    let wish = PruneWish::read(&arguments, &door.limits).map_err(refused)?;
-    let engine = door.engine().await.map_err(IntoResponse::into_response)?;
+    let wish = PruneWish::read(&arguments, &state.limits).map_err(refused)?;
+    let engine = state.engine().await.map_err(IntoResponse::into_response)?;
     Ok(Json(wish.fulfil(engine).await.map_err(refused)?).into_response())
 }
 
-pub(super) async fn tools(State(door): State<Door>) -> Result<Response, Refusal> {
-    let (servers, tools) = door.engine().await?.tools();
+pub(super) async fn tools(State(state): State<AgentRoutes>) -> Result<Response, Refusal> {
+    let (servers, tools) = state.engine().await?.tools();
     let own = completion_tool();
     let mut listed: Vec<Value> = vec![json!({
         "name": own.name,

@@ -4,29 +4,41 @@
 //! the socket stays open.
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::response::Response;
 use crewkit_agent::engine::{Subscription, output_rows};
 use crewkit_agent::{Engine, Error};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 
-use super::{Door, Refusal};
+use super::{AgentRoutes, Refusal};
+use crate::http::Connection;
 
 /// Room for a frame beyond the longest contract it may carry, escapes included.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
 pub(super) async fn connect(
-    State(door): State<Door>,
+    State(state): State<AgentRoutes>,
+    Extension(connection): Extension<Connection>,
     Path(id): Path<String>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
-    let engine = door.engine().await?.clone();
-    let most = usize::try_from(door.limits.agent_contract_bytes * 2 + FRAME_OVERHEAD).unwrap_or(usize::MAX);
-    Ok(upgrade.max_message_size(most).on_upgrade(move |socket| view(engine, id, socket)))
+    let engine = state.engine().await?.clone();
+    let controls = Controls { start: state.shows("agent_start"), stop: state.shows("agent_stop") };
+    let most = usize::try_from(state.limits.agent_contract_bytes * 2 + FRAME_OVERHEAD).unwrap_or(usize::MAX);
+    Ok(upgrade
+        .max_message_size(most)
+        .on_upgrade(move |socket| view(engine, id, controls, socket, connection)))
 }
 
-async fn view(engine: Engine, id: String, socket: WebSocket) {
+/// Which controls this server shows.
+#[derive(Clone, Copy)]
+struct Controls {
+    start: bool,
+    stop: bool,
+}
+
+async fn view(engine: Engine, id: String, controls: Controls, socket: WebSocket, connection: Connection) {
     let (mut sender, mut receiver) = socket.split();
     let (record, mut subscription) = match (engine.record(&id), engine.subscribe(&id, 0)) {
         (Ok(record), Ok(subscription)) => (record, subscription),
@@ -42,12 +54,13 @@ async fn view(engine: Engine, id: String, socket: WebSocket) {
     }
     loop {
         let frames = tokio::select! {
+            () = connection.stopped() => break,
             frames = next_rows(&mut subscription) => match frames {
                 Some(frames) => frames,
                 None => break,
             },
             message = receiver.next() => match message {
-                Some(Ok(Message::Text(wish))) => vec![control(&engine, &id, &wish).await],
+                Some(Ok(Message::Text(wish))) => vec![control(&engine, &id, controls, &wish).await],
                 Some(Ok(Message::Binary(_))) => vec![said("error", "frames must be text")],
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
                 Some(Ok(Message::Close(_)) | Err(_)) | None => break,
@@ -69,11 +82,15 @@ async fn next_rows(subscription: &mut Subscription) -> Option<Vec<Value>> {
 }
 
 /// Does what a frame asks for; the answer is null where the output itself tells.
-async fn control(engine: &Engine, id: &str, frame: &str) -> Value {
+async fn control(engine: &Engine, id: &str, controls: Controls, frame: &str) -> Value {
     let Ok(frame) = serde_json::from_str::<Value>(frame) else {
         return said("error", "the frame is not JSON");
     };
     let done = match frame["type"].as_str() {
+        Some(hidden @ ("set_contract" | "start" | "restart")) if !controls.start => {
+            return said("error", &format!("This server does not offer `{hidden}`"));
+        }
+        Some("stop") if !controls.stop => return said("error", "This server does not offer `stop`"),
         Some("set_contract") => match frame["contract"].as_str() {
             Some(contract) => {
                 let set = engine.set_contract(id, contract.to_owned()).await;

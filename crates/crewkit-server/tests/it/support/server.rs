@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crewkit_core::{Limits, Secret};
 use crewkit_server::Services;
-use crewkit_server::http::{App, Guard, PeerPolicy, Trust, router};
+use crewkit_server::http::{App, Guard, Listeners, PeerPolicy, router};
 use crewkit_server::mcp::McpServer;
 use crewkit_server::mcp::http::{DoorParts, McpDoor, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
@@ -110,12 +110,12 @@ impl Server {
             DoorParts { mode: options.mode, records, limits: Arc::clone(&limits), stop: stop.clone() },
         );
         let app = App { catalog, services, selection, limits: Arc::clone(&limits), mcp };
-        let trust = options.token.map_or(Trust::Everyone, |token| Trust::Token(Secret::new(token)));
-        let router = router(app, Guard { trust, ..Guard::default() });
+        let router = router(app, Guard { token: options.token.map(Secret::new), ..Guard::default() });
+        let listeners = Listeners { tcp: Some(listener), ..Listeners::default() };
         let task = tokio::spawn(crewkit_server::http::serve(
-            listener,
+            listeners,
             router,
-            PeerPolicy::SameUser,
+            PeerPolicy::Check,
             limits,
             stop.clone(),
         ));
