@@ -84,6 +84,26 @@ impl RootCheck {
     }
 }
 
+/// The oldest git that everything works with.
+const OLDEST_GIT: (u32, u32) = (2, 34);
+
+/// A warning when the installed git is older than what crewkit needs. A git that is missing is told by what needs it.
+pub fn old_git(env: &Env, dir: &Path) -> Option<String> {
+    let output = process::run(env, dir, &["--version"]).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.trim().strip_prefix("git version ")?;
+    let (major, minor) = OLDEST_GIT;
+    (git_version(version)? < OLDEST_GIT).then(|| {
+        format!("git {version} is older than {major}.{minor}, which crewkit needs; install a newer git")
+    })
+}
+
+/// The first two numbers of `2.39.5 (Apple Git-154)`.
+fn git_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 /// A git repository in which target manifests are not ignored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NotIgnored {

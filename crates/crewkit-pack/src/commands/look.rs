@@ -163,6 +163,7 @@ impl Pack {
         noticing(|warnings| {
             self.notice_pending(warnings);
             let session = self.session(select)?;
+            warnings.extend(doctor::old_git(&self.env, &session.repo));
             let layout = session.layout()?;
             let checks: Vec<_> = layout
                 .roots()

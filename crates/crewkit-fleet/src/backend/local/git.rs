@@ -126,6 +126,13 @@ impl Git {
         Invocation { git: self, place, index: None, input: None, arguments: Vec::new() }
     }
 
+    /// The same git, which notes nowhere what a branch or HEAD was.
+    pub(crate) fn without_reflogs(&self) -> Self {
+        let mut git = self.clone();
+        git.settings.push("core.logAllRefUpdates=false".into());
+        git
+    }
+
     /// The same git with the filters switched off that the repository at `place` defines itself. Those of the user's own
     /// configuration (such as the one for large files) stay as the user has them. Even commands that only look at files
     /// would run filters.

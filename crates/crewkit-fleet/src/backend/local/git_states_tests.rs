@@ -657,6 +657,13 @@ fn a_repository_without_commits_and_a_plain_directory_have_workspaces_too() {
         let unborn = project::look(&world.git, &empty, None).await.unwrap();
         let path = world.home.join("workspaces/unborn");
         let workspace = worktree::create(&world.git, &unborn, "bob", &path, LIMITS).await.unwrap();
+        let asked = |dir: &Path, arguments: &[&str]| {
+            let output = Command::new("git").args(arguments).current_dir(dir).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(asked(&path, &["symbolic-ref", "HEAD"]), "refs/heads/crewkit/bob\n");
+        assert_eq!(asked(&path, &["rev-list", "--all", "--reflog"]), "", "its history is empty");
+        assert_eq!(asked(&empty, &["for-each-ref"]), "", "the repository has no branch it did not have");
         std::fs::write(path.join("first"), "y").unwrap();
         let trash = Trash::new(world.home.join("trash"), Duration::ZERO, Clock::system());
         let leaving = Leaving { agent: "bob", workspace: &workspace, project: &empty, kit_files: &[] };

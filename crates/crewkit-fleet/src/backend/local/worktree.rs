@@ -130,25 +130,19 @@ async fn make(
         let (branch, number) =
             free_branch(agent, &taken, after).ok_or_else(|| WorkspaceError::Branches(agent.to_owned()))?;
         after = number + 1;
-        let mut arguments: Vec<OsString> = ["worktree", "add", "--quiet"].map(OsString::from).into();
-        match &has_commits {
-            Some(commit) => {
-                // The files come afterwards, when nobody has to wait for them.
-                arguments.extend(["--no-checkout", "--no-track", "-b", &branch, "--"].map(OsString::from));
-                arguments.extend([path.into(), one_line(commit).into()]);
-            }
-            // A repository without a commit: the branch begins with nothing, like the repository itself.
-            None => {
-                arguments.extend(["--orphan", "-b", &branch, "--"].map(OsString::from));
-                arguments.push(path.into());
-            }
-        }
         let registered = {
             let _register = git.register(common_dir).await;
-            git.at(&repository).args(arguments).run().await
+            match &has_commits {
+                Some(commit) => {
+                    // The files come afterwards, when nobody has to wait for them.
+                    let on_branch = ["--no-track", "-b", &branch];
+                    add(git, &repository, &on_branch, path, &one_line(commit)).await
+                }
+                None => add_unborn(git, &repository, &branch, path).await,
+            }
         };
         match registered {
-            Ok(_) => {
+            Ok(()) => {
                 let admin_dir = admin_dir_of(path).await?;
                 if has_commits.is_some() {
                     let files = ["reset", "--hard", "--quiet", "--no-recurse-submodules"];
@@ -163,6 +157,31 @@ async fn make(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Registers a worktree at `path` whose HEAD is `commit`; its files are not written.
+async fn add(
+    git: &Git,
+    repository: &Place,
+    options: &[&str],
+    path: &Path,
+    commit: &str,
+) -> Result<(), GitError> {
+    let command = git.at(repository).args(["worktree", "add", "--quiet", "--no-checkout"]).args(options);
+    command.args(["--".as_ref(), path.as_os_str(), commit.as_ref()]).run().await.map(drop)
+}
+
+/// Registers a worktree at `path` whose `branch` begins with nothing, like the repository itself, which has no commit.
+///
+/// Git before 2.42 adds worktrees for commits only. So it gets an empty commit to begin with, which is in no branch and no
+/// reflog and goes with the next garbage collection.
+async fn add_unborn(git: &Git, repository: &Place, branch: &str, path: &Path) -> Result<(), GitError> {
+    let tree = git.at(repository).args(["mktree"]).input(Vec::new()).line().await?;
+    let commit = git.at(repository).args(["commit-tree", &tree, "-m", "crewkit: empty"]).line().await?;
+    add(&git.without_reflogs(), repository, &["--detach"], path, &commit).await?;
+    let worktree = Place::found_from(path);
+    let reference = format!("refs/heads/{branch}");
+    git.at(&worktree).args(["symbolic-ref", "HEAD", &reference]).run().await.map(drop)
 }
 
 /// Names of all branches.
@@ -230,11 +249,12 @@ async fn registered_branch(
     repository: &Place,
     path: &Path,
 ) -> Result<Option<Option<String>>, GitError> {
-    let listing = git.at(repository).args(["worktree", "list", "--porcelain", "-z"]).run().await?;
+    let listing = git.at(repository).args(["worktree", "list", "--porcelain"]).run().await?;
     let text = String::from_utf8_lossy(&listing);
     let wanted = path.to_string_lossy();
-    for worktree in text.split("\0\0") {
-        let mut fields = worktree.split('\0');
+    // Fields could be separated by NUL only since git 2.36; a path with a line ending is not found here.
+    for worktree in text.split("\n\n") {
+        let mut fields = worktree.lines();
         if fields.next().and_then(|field| field.strip_prefix("worktree ")) == Some(&*wanted) {
             let branch = fields.find_map(|field| field.strip_prefix("branch refs/heads/"));
             return Ok(Some(branch.map(str::to_owned)));

@@ -125,6 +125,26 @@ fn without_git_local_modules_work_and_git_modules_say_why_not() {
     assert_eq!(code(place.pack().plan(&all())), Code::GitNotFound);
 }
 
+#[test]
+fn doctor_names_a_git_that_is_too_old() {
+    let mut place = Place::with(TARGETS, &[]);
+    for (version, is_old) in [
+        ("git version 2.33.8", true),
+        ("git version 1.99.0 (vendor build 154)", true),
+        ("git version 2.34.0", false),
+        ("git version 2.100.1.windows.1", false),
+        ("git version 3.0", false),
+        ("something else", false),
+    ] {
+        let script = place.write("old-git", &format!("#!/bin/sh\necho '{version}'\n"));
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        place.env.git = script;
+        let answer = place.pack().doctor(&all(), None).unwrap();
+        let told: Vec<_> = answer.warnings.iter().filter(|text| text.contains("older than 2.34")).collect();
+        assert_eq!(!told.is_empty(), is_old, "{version}: {told:?}");
+    }
+}
+
 /// Hashes that agentpack 0.9.1 wrote for the same files.
 #[test]
 fn the_lockfile_is_the_one_earlier_versions_write() {
