@@ -150,6 +150,11 @@ impl Layout {
         Ok(Self { roots })
     }
 
+    /// Leaves out the roots that are not below `dir`.
+    pub fn keep_below(&mut self, dir: &Path) {
+        self.roots.retain(|(_, spec)| spec.path.starts_with(dir));
+    }
+
     /// The roots: target, directory, and whether files nobody manages are reported.
     pub fn roots(&self) -> impl Iterator<Item = (TargetKind, &Path, bool)> {
         self.roots.iter().map(|(target, spec)| (*target, spec.path.as_path(), spec.scan_extras))

@@ -8,13 +8,14 @@ use serde::Serialize;
 
 use crate::blobs::{Blobs, PACK_ENDING, PackWriter};
 use crate::entry::Entry;
-use crate::fs::{FileKind, Fs, Mode, Rename, found};
+use crate::fs::{FileKind, Fs, Mode, Rename, found, open_path};
 use crate::hash::Digest;
 use crate::home::{Locked, StateHome};
 use crate::journal::Journal;
 use crate::legacy::LegacyDir;
 use crate::managed;
-use crate::path::{RelPath, RootDir};
+use crate::path::RelPath;
+use crate::place::RootDir;
 use crate::rollback::Contents;
 use crate::snapshot::{self, Counts, Op, Snapshot, age_key};
 use crate::transaction::{Project, SnapshotKind, TxnError};
@@ -97,13 +98,13 @@ pub enum PruneMode {
 impl<F: Fs> StateHome<F> {
     pub(crate) fn snapshots_dir(&self) -> Result<Option<F::Dir>, TxnError> {
         let path = self.path().join("state/crewkit/snapshots");
-        found(self.fs().open_root(&path)).map_err(TxnError::at("open", &path))
+        found(open_path(self.fs(), &path)).map_err(TxnError::at("open", &path))
     }
 
     /// The contents in store.
     pub fn blobs(&self) -> Result<Blobs<F>, TxnError> {
         let path = self.path().join("state/crewkit/packs");
-        let dir = found(self.fs().open_root(&path)).map_err(TxnError::at("open", &path))?;
+        let dir = found(open_path(self.fs(), &path)).map_err(TxnError::at("open", &path))?;
         Blobs::open(self.fs(), dir).map_err(TxnError::at("read", &path))
     }
 
@@ -307,8 +308,9 @@ impl<F: Fs> Locked<'_, F> {
                 roots.insert((root.target, root.path));
             }
         }
+        let boundary = self.home.boundary()?;
         for (target, path) in roots {
-            let root = RootDir::open(fs, &path).map_err(TxnError::at("open", &path))?;
+            let root = RootDir::open(fs, &path, boundary.as_deref())?;
             let read = managed::read(fs, root.as_ref(), &target).map_err(TxnError::at("read", &path))?;
             let files = read.manifest.iter().flat_map(|manifest| &manifest.files);
             needed.extend(files.map(|file| file.sha256));

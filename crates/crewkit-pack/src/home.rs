@@ -6,10 +6,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::fs::{Fs, Mode, RealFs, ensure_dir, found};
+use crate::fs::{Fs, Mode, RealFs, ensure_dir, found, open_path};
 use crate::journal::{Journal, Stage};
 use crate::legacy::LegacyDir;
 use crate::path::RelPath;
+use crate::place::{Anchors, locate};
 use crate::state_lock::{LockError, LockRequest, StateLock};
 use crate::transaction::{self, Applied, Context, Recovered, Request, TxnError};
 
@@ -47,6 +48,7 @@ impl<F: Fs> StateDirs<F> {
 pub struct StateHome<F: Fs = RealFs> {
     fs: F,
     path: PathBuf,
+    boundary: Option<PathBuf>,
     threads: usize,
 }
 
@@ -87,7 +89,7 @@ impl StateHome<RealFs> {
 impl<F: Fs> StateHome<F> {
     /// The home at `path` on another file system.
     pub fn with_fs(fs: F, path: impl Into<PathBuf>) -> Self {
-        Self { fs, path: path.into(), threads: STAGING_THREADS }
+        Self { fs, path: path.into(), boundary: None, threads: STAGING_THREADS }
     }
 
     /// Sets how many threads stage files.
@@ -95,6 +97,19 @@ impl<F: Fs> StateHome<F> {
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
+    }
+
+    /// Refuses roots that are not below `boundary`, wherever links lead.
+    #[must_use]
+    pub fn confined_to(mut self, boundary: Option<&Path>) -> Self {
+        self.boundary = boundary.map(Path::to_owned);
+        self
+    }
+
+    /// The real path of what all roots must lie below.
+    pub(crate) fn boundary(&self) -> Result<Option<PathBuf>, TxnError> {
+        let real = |path: &PathBuf| self.fs.canonical(path).map_err(TxnError::at("resolve", path));
+        self.boundary.as_ref().map(real).transpose()
     }
 
     /// The file system it is on.
@@ -116,7 +131,7 @@ impl<F: Fs> StateHome<F> {
     /// The command that was cut short, if there is one. Reads only.
     pub fn pending(&self) -> Result<Option<Pending>, TxnError> {
         let path = self.path.join("state/crewkit/journal");
-        let Some(dir) = found(self.fs.open_root(&path)).map_err(TxnError::at("open", &path))? else {
+        let Some(dir) = found(open_path(&self.fs, &path)).map_err(TxnError::at("open", &path))? else {
             return Ok(None);
         };
         let list = Journal::list(&self.fs, &dir).map_err(TxnError::at("list", &path))?;
@@ -180,8 +195,8 @@ impl<F: Fs> StateHome<F> {
 
 /// The nearest directory of `path` that exists, and the rest.
 fn nearest<F: Fs>(fs: &F, path: &Path) -> Result<(F::Dir, Option<RelPath>), TxnError> {
-    let mut anchors = crate::transaction::Anchors::new();
-    let at = crate::transaction::locate(fs, path, &mut anchors)?;
+    let mut anchors = Anchors::new();
+    let at = locate(fs, path, None, &mut anchors)?;
     let dir = anchors.dirs[at.anchor].clone();
     let dir = dir.ok_or_else(|| TxnError::Bug("an anchor that was never opened".to_owned()))?;
     Ok((dir, at.missing))
@@ -215,6 +230,7 @@ impl<F: Fs> Locked<'_, F> {
     }
 
     pub(crate) fn context(&self) -> Context<'_, F> {
-        Context { fs: &self.home.fs, state: &self.dirs, command: &self.command, threads: self.home.threads }
+        let home = self.home;
+        Context { home, fs: &home.fs, state: &self.dirs, command: &self.command, threads: home.threads }
     }
 }

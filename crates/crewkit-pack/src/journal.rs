@@ -20,6 +20,7 @@ use crate::entry::{Entry, read_all};
 use crate::fs::{Fs, Mode, Pieces, Rename, found};
 use crate::hash::{Digest, Hasher};
 use crate::path::RelPath;
+use crate::place::Place;
 
 const FORMAT: u32 = 1;
 const NEW: &str = ".new";
@@ -44,15 +45,6 @@ pub struct Journal {
     pub steps: Vec<Step>,
     /// Directories to remove afterwards if they are empty, deepest first.
     pub remove_dirs: Vec<Place>,
-}
-
-/// A place below an anchor.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
-    /// Index into [`Journal::anchors`].
-    pub anchor: usize,
-    /// Where, below it.
-    pub path: RelPath,
 }
 
 /// One change: something staged beside its place, and the place.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::entry::read_all;
-use crate::fs::{Fs, found};
+use crate::fs::{Fs, found, open_path};
 use crate::hash::Digest;
 use crate::managed::{self, TargetManifest};
 use crate::path::RelPath;
@@ -101,7 +101,7 @@ pub(crate) enum Copy {
 impl<'a, F: Fs> LegacyDir<'a, F> {
     pub(crate) fn open(fs: &'a F, home: &Path) -> io::Result<Self> {
         let path = home.join("state/snapshots");
-        let dir = found(fs.open_root(&path))?;
+        let dir = found(open_path(fs, &path))?;
         Ok(Self { fs, path, dir })
     }
 
@@ -141,7 +141,7 @@ impl<'a, F: Fs> LegacyDir<'a, F> {
         else {
             return Ok(false);
         };
-        match found(self.fs.open_root(parent))? {
+        match found(open_path(self.fs, parent))? {
             Some(dir) => Ok(self.fs.stat(&dir, name)?.is_some()),
             None => Ok(false),
         }
@@ -161,7 +161,7 @@ impl<'a, F: Fs> LegacyDir<'a, F> {
         else {
             return Ok(None);
         };
-        let Some(dir) = found(self.fs.open_root(parent))? else { return Ok(None) };
+        let Some(dir) = found(open_path(self.fs, parent))? else { return Ok(None) };
         if self.fs.stat(&dir, name)?.is_none() {
             return Ok(None);
         }

@@ -31,6 +31,7 @@ pub mod module;
 pub mod overlay;
 mod parallel;
 pub mod path;
+pub mod place;
 pub mod plan;
 pub mod project;
 mod read;

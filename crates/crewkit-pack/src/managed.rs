@@ -15,7 +15,8 @@ use crate::entry::{Entry, EntryKind, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
 use crate::ids::ModuleIds;
-use crate::path::{RelPath, RootDir};
+use crate::path::RelPath;
+use crate::place::RootDir;
 
 mod decode;
 mod known;
@@ -97,14 +98,14 @@ pub fn is_manifest_name(name: &str) -> bool {
 ///
 /// What is not a manifest counts as missing, with a warning. What cannot be read at all is an error: to take a
 /// manifest for missing because the disk had a hiccup would leave its files behind for ever.
-pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<'_, F>>, target: &str) -> io::Result<ManifestRead> {
+pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<F>>, target: &str) -> io::Result<ManifestRead> {
     read_sharing(fs, root, target, |_| None)
 }
 
 /// [`read`], where `known` may have the paths already.
 pub(crate) fn read_sharing<F: Fs>(
     fs: &F,
-    root: Option<&RootDir<'_, F>>,
+    root: Option<&RootDir<F>>,
     target: &str,
     mut known: impl FnMut(&str) -> Option<RelPath>,
 ) -> io::Result<ManifestRead> {

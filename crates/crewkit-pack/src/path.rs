@@ -6,14 +6,11 @@
 //! it none is followed.
 
 use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::entry::{Observed, observe};
-use crate::fs::{Fs, Stat};
 use crate::text;
 
 /// Longest relative path, in bytes.
@@ -166,65 +163,6 @@ impl Serialize for RelPath {
 impl<'de> Deserialize<'de> for RelPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::parsed(deserializer, |text| Self::new(text))
-    }
-}
-
-/// A directory held open, below which files are looked at.
-///
-/// It only reads: everything that changes a tree goes through a transaction.
-#[derive(Debug)]
-pub struct RootDir<'a, F: Fs> {
-    fs: &'a F,
-    dir: F::Dir,
-    path: PathBuf,
-}
-
-impl<'a, F: Fs> RootDir<'a, F> {
-    /// Opens the directory at `path`, which may be a symbolic link; nothing when there is none.
-    pub fn open(fs: &'a F, path: &Path) -> io::Result<Option<Self>> {
-        match fs.open_root(path) {
-            Ok(dir) => Ok(Some(Self { fs, dir, path: path.to_owned() })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The path it was opened by.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The handle, for the verbs of [`Fs`].
-    pub fn handle(&self) -> &F::Dir {
-        &self.dir
-    }
-
-    /// The directory `path` lies in; nothing when it is missing.
-    ///
-    /// A symbolic link or a file on the way is an error: what lies behind it is not below this root.
-    pub fn parent_of(&self, path: &RelPath) -> io::Result<Option<F::Dir>> {
-        let Some(parent) = path.parent() else { return Ok(Some(self.dir.clone())) };
-        match self.fs.open_dir(&self.dir, &parent) {
-            Ok(dir) => Ok(Some(dir)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// What `stat` says about `path`, not following a link; nothing when it is absent.
-    pub fn stat(&self, path: &RelPath) -> io::Result<Option<Stat>> {
-        match self.parent_of(path)? {
-            Some(dir) => self.fs.stat(&dir, path.name()),
-            None => Ok(None),
-        }
-    }
-
-    /// What is at `path`, with the hash of its content.
-    pub fn observe(&self, path: &RelPath) -> io::Result<Observed> {
-        match self.parent_of(path)? {
-            Some(dir) => observe(self.fs, &dir, path.name()),
-            None => Ok(Observed::Absent),
-        }
     }
 }
 

@@ -8,9 +8,11 @@ use crewkit_core::Code;
 use crate::desired::{Desired, DesiredFile, DesiredRoot};
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
+use crate::fs::RealFs;
 use crate::hash::{Digest, Hasher};
 use crate::managed::{ManagedFile, TargetManifest};
 use crate::path::RelPath;
+use crate::place::RootDir;
 use crate::target::TargetKind;
 
 /// What happens to a file.
@@ -111,6 +113,8 @@ pub fn is_satisfied(wanted: Entry, found: Entry) -> bool {
 /// What was found below a root.
 #[derive(Debug)]
 pub struct RootState {
+    /// The directory, if it is there.
+    pub dir: Option<RootDir<RealFs>>,
     /// What is at the place of each desired file, in their order.
     pub found: Vec<Observed>,
     /// The manifest of the root, if it has a usable one.

@@ -27,6 +27,10 @@ impl Project {
     /// The project `env.cwd` belongs to.
     pub fn detect(env: &Env) -> Self {
         let cwd = fs::canonicalize(&env.cwd).unwrap_or_else(|_| env.cwd.clone());
+        if env.workspace_state.is_some() {
+            // A workspace is its own project: that its `.git` is gone must not make it part of what it lies in.
+            return Self { git_dir: git_dir_of(&cwd), root: cwd };
+        }
         for dir in cwd.ancestors() {
             if let Some(git_dir) = git_dir_of(dir) {
                 if uses_unknown_features(&git_dir) {

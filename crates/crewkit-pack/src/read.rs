@@ -1,6 +1,6 @@
 //! Reading small files whole, with a bound.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -26,7 +26,20 @@ pub(crate) enum ReadError {
 
 /// The bytes of a file of at most `limit` bytes.
 pub(crate) fn bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
-    capped(File::open(path)?, limit)
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // A pipe in the place of a file must not keep anybody waiting.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        rustix::fs::OFlags::NONBLOCK.bits().cast_signed(),
+    );
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        capped(file, limit)
+    } else {
+        Err(io::Error::other("not a regular file").into())
+    }
 }
 
 /// The bytes a reader yields, at most `limit`.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,13 +15,14 @@ use jiff::Timestamp;
 
 use crate::blobs::Blobs;
 use crate::entry::{Entry, EntryKind, Observed};
-use crate::fs::{Fs, found};
+use crate::fs::{Fs, found, open_path};
 use crate::hash::Digest;
 use crate::home::{Locked, StateHome};
 use crate::ids::ModuleIds;
 use crate::legacy::{Copy, LegacyDir, LegacySnapshot, below_root};
 use crate::managed::{self, ManagedFile, TargetManifest};
-use crate::path::{RelPath, RootDir};
+use crate::path::RelPath;
+use crate::place::RootDir;
 use crate::snapshot::{self, Snapshot, WasManaged, age_key};
 use crate::transaction::{
     Applied, Content, FileChange, ManifestChange, NewFile, Project, Request, RootChange, SnapshotKind,
@@ -80,9 +82,11 @@ enum Past {
 }
 
 /// A root of the rollback and the state it returns to.
-struct Scope {
+struct Scope<F: Fs> {
     target: String,
     path: PathBuf,
+    /// The directory, if it is there.
+    root: Option<RootDir<F>>,
     /// What the manifest listed.
     managed: BTreeMap<RelPath, WasManaged>,
     /// What was at places that were not managed.
@@ -97,7 +101,7 @@ impl<F: Fs> StateHome<F> {
         let legacy = LegacyDir::open(self.fs(), self.path()).map_err(TxnError::at("open", self.path()))?;
         let history = History::read(self, &legacy, to.id())?;
         let mut warnings = history.warnings.clone();
-        let mut scopes = history.scopes(self.fs(), &legacy, to, &mut warnings)?;
+        let mut scopes = history.scopes(self, &legacy, to, &mut warnings)?;
         for past in history.since(to).iter().rev() {
             undo(&mut scopes, past, &legacy)?;
         }
@@ -222,11 +226,11 @@ impl History {
     /// The roots the rollback covers, in their present state.
     fn scopes<F: Fs>(
         &self,
-        fs: &F,
+        home: &StateHome<F>,
         legacy: &LegacyDir<'_, F>,
         to: &RollbackTo,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Scope>, TxnError> {
+    ) -> Result<Vec<Scope<F>>, TxnError> {
         let before = matches!(to, RollbackTo::Before(_));
         let roots: Vec<(String, PathBuf, bool)> = match &self.target {
             Past::Ours(snapshot) => {
@@ -249,28 +253,30 @@ impl History {
                 roots
             }
         };
+        let (fs, boundary) = (home.fs(), home.boundary()?);
         let mut scopes = Vec::with_capacity(roots.len());
         for (target, path, has_manifest) in roots {
-            let root = RootDir::open(fs, &path).map_err(TxnError::at("open", &path))?;
+            let root = RootDir::open(fs, &path, boundary.as_deref())?;
             let mut read = managed::read(fs, root.as_ref(), &target)
                 .map_err(TxnError::at("read the manifest in", &path))?;
             warnings.append(&mut read.warnings);
             let current = read.manifest;
             let files = current.iter().flat_map(|manifest| &manifest.files);
             let managed = files.map(|file| (file.path.clone(), WasManaged::from(file))).collect();
-            scopes.push(Scope { target, path, managed, unmanaged: BTreeMap::new(), has_manifest, current });
+            let unmanaged = BTreeMap::new();
+            scopes.push(Scope { target, path, root, managed, unmanaged, has_manifest, current });
         }
         Ok(scopes)
     }
 }
 
 /// Takes one snapshot back, in the roots covered.
-fn undo<F: Fs>(scopes: &mut [Scope], past: &Past, legacy: &LegacyDir<'_, F>) -> Result<(), TxnError> {
+fn undo<F: Fs>(scopes: &mut [Scope<F>], past: &Past, legacy: &LegacyDir<'_, F>) -> Result<(), TxnError> {
     match past {
         Past::Ours(snapshot) => {
             for change in &snapshot.changes {
                 let root = &snapshot.header.roots[change.root];
-                let covered = |scope: &&mut Scope| scope.target == root.target && scope.path == root.path;
+                let covered = |scope: &&mut Scope<F>| scope.target == root.target && scope.path == root.path;
                 if let Some(scope) = scopes.iter_mut().find(covered) {
                     scope.undo(change.path.clone(), change.was_managed.clone(), change.before);
                 }
@@ -304,7 +310,7 @@ const fn plain(sha256: Digest) -> Entry {
 
 /// A snapshot of 0.9.1 lists everything that was managed after it. Says what lies outside all roots.
 fn return_to_legacy<F: Fs>(
-    scopes: &mut [Scope],
+    scopes: &mut [Scope<F>],
     snapshot: &LegacySnapshot,
     legacy: &LegacyDir<'_, F>,
 ) -> std::io::Result<Vec<PathBuf>> {
@@ -348,7 +354,7 @@ fn return_to_legacy<F: Fs>(
     Ok(homeless)
 }
 
-impl Scope {
+impl<F: Fs> Scope<F> {
     fn undo(&mut self, path: RelPath, was_managed: Option<WasManaged>, before: Option<Entry>) {
         if let Some(was) = was_managed {
             self.unmanaged.remove(&path);
@@ -360,14 +366,13 @@ impl Scope {
     }
 
     /// Adds what this root needs to a plan.
-    fn plan<F: Fs>(
+    fn plan(
         self,
         index: usize,
         fs: &F,
         contents: &Contents<F>,
         plan: &mut RollbackPlan,
     ) -> Result<(), TxnError> {
-        let root = RootDir::open(fs, &self.path).map_err(TxnError::at("open", &self.path))?;
         let current: BTreeMap<&RelPath, &ManagedFile> = self
             .current
             .iter()
@@ -377,8 +382,13 @@ impl Scope {
         let unmanaged = self.unmanaged.iter().map(|(path, entry)| (path, *entry));
         for (path, wanted) in managed.chain(unmanaged) {
             let shown = self.path.join(path.as_path());
-            let observed = match &root {
-                Some(root) => root.observe(path).map_err(TxnError::at("read", &shown))?,
+            let observed = match &self.root {
+                Some(root) => root.observe(fs, path).map_err(|error| match error.kind() {
+                    ErrorKind::NotADirectory => {
+                        TxnError::Blocked { path: shown.clone(), root: self.path.clone() }
+                    }
+                    _ => TxnError::io("read", &shown, error),
+                })?,
                 None => Observed::Absent,
             };
             let before = match observed {
@@ -453,6 +463,6 @@ fn size_of<F: Fs>(fs: &F, path: &Path) -> std::io::Result<Option<u64>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(None);
     };
-    let Some(dir) = found(fs.open_root(parent))? else { return Ok(None) };
+    let Some(dir) = found(open_path(fs, parent))? else { return Ok(None) };
     Ok(fs.stat(&dir, name)?.map(|stat| stat.size))
 }

@@ -1,11 +1,11 @@
 //! One command's view of the world: which repo, profile, targets, machine and project it is about.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::desired::{Desired, DesiredFile, DesiredRoot, Layout};
+use crate::entry::Observed;
 use crate::env::Env;
 use crate::error::{PackError, Result};
 use crate::fs::{Fs as _, RealFs, Stat};
@@ -16,12 +16,14 @@ use crate::managed::{self, Known, KnownManifests, ManagedFile, ManifestRead};
 use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, LastManifest, Manifest, Module, TargetConfig};
 use crate::materialize::{Material, Workshop};
 use crate::overlay::Overlays;
-use crate::path::{RelPath, RootDir};
+use crate::path::RelPath;
+use crate::place::RootDir;
 use crate::plan::{self, RootState};
 use crate::project::Project;
 use crate::scan::Base;
 use crate::source::resolve;
 use crate::target::TargetKind;
+use crate::transaction::TxnError;
 use crate::{ids, parallel, scan};
 
 /// What a command is asked to look at.
@@ -128,7 +130,12 @@ impl<'a> Session<'a> {
 
     /// The roots of the selected targets.
     pub fn layout(&self) -> Result<Layout> {
-        Layout::new(self.env, &self.project.root, &self.targets()?)
+        let mut layout = Layout::new(self.env, &self.project.root, &self.targets()?)?;
+        if self.env.workspace_state.is_some() {
+            // What is configured to be elsewhere on this machine is no part of a kit.
+            layout.keep_below(&self.project.root);
+        }
+        Ok(layout)
     }
 
     /// The overlays that count here.
@@ -169,12 +176,13 @@ impl<'a> Session<'a> {
         for (root, result) in
             desired.roots.iter().zip(parallel::map(&desired.roots, |root| self.listed(root)))
         {
-            let Listed { mut read, stat } = result?;
+            let Listed { dir, mut read, stat } = result?;
             if let Some(stat) = stat {
                 known.insert(root.manifest_path(), Known { stat, read: read.clone() });
             }
             warnings.append(&mut read.warnings);
             states.push(RootState {
+                dir,
                 found: Vec::new(),
                 manifest: read.manifest,
                 undesired: Vec::new(),
@@ -201,10 +209,11 @@ impl<'a> Session<'a> {
                 tasks.push(Task { root: index, undesired: true, paths: paths.iter().collect() });
             }
         }
-        let observed = parallel::map(&tasks, |task| {
-            let root = &desired.roots[task.root];
-            scan::observe(&root.path, task.paths.iter().copied(), self.cache)
-        });
+        let observed =
+            parallel::map(&tasks, |task| match states.get(task.root).and_then(|state| state.dir.as_ref()) {
+                Some(dir) => scan::observe(dir, task.paths.iter().copied(), self.cache),
+                None => Ok(vec![Observed::Absent; task.paths.len()]),
+            });
         for (task, found) in tasks.into_iter().zip(observed) {
             let mut found = found?;
             let Some(state) = states.get_mut(task.root) else { continue };
@@ -220,12 +229,12 @@ impl<'a> Session<'a> {
     /// What the manifest of a root says.
     fn listed(&self, root: &DesiredRoot) -> Result<Listed> {
         let fs = RealFs::default();
-        let dir = match RootDir::open(&fs, &root.path) {
-            Ok(dir) => dir,
-            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+        let boundary = self.env.workspace_state.as_ref().map(|_| self.project.root.as_path());
+        let dir = match RootDir::open(&fs, &root.path, boundary) {
+            Err(TxnError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotADirectory => {
                 return Err(scan::not_a_directory(&root.path));
             }
-            Err(error) => return Err(PackError::io("open directory", &root.path, error)),
+            opened => opened?,
         };
         let failed = |error| PackError::io("read the target manifest in", &root.path, error);
         let target = root.target.name();
@@ -234,21 +243,22 @@ impl<'a> Session<'a> {
             None => None,
         };
         // Asked before reading: an edit while we read then counts as later than the time we know.
-        let has_local_clock = || File::open(&root.path).is_ok_and(|dir| scan::has_local_clock(&dir));
+        let has_local_clock = || dir.as_ref().is_some_and(|dir| scan::has_local_clock(dir.handle()));
         let stat = stat.filter(|stat| self.cache.may_keep(stat, has_local_clock));
         if let Some(stat) = stat
             && let Some(read) = self.known.get(&root.manifest_path(), &stat)
         {
-            return Ok(Listed { read, stat: Some(stat) });
+            return Ok(Listed { dir, read, stat: Some(stat) });
         }
         let paths = managed::same_paths(&root.files, |file| &file.path);
         let read = managed::read_sharing(&fs, dir.as_ref(), target, paths).map_err(failed)?;
-        Ok(Listed { read, stat })
+        Ok(Listed { dir, read, stat })
     }
 }
 
 /// What the manifest of a root says.
 struct Listed {
+    dir: Option<RootDir<RealFs>>,
     read: ManifestRead,
     /// The stat data of its file, if it may be known by them.
     stat: Option<Stat>,

@@ -206,7 +206,8 @@ fn extra_files(
         .filter_map(|other| other.path.strip_prefix(&root.path).ok())
         .collect();
     let mut extras = Vec::new();
-    scan::walk(&root.path, limits, |item| {
+    let Some(dir) = &state.dir else { return Ok(Vec::new()) };
+    scan::walk(dir, limits, |item| {
         let name = item.path.rsplit('/').next().unwrap_or_default();
         if item.kind == FileKind::Directory {
             let foreign = matches!(name, ".git" | ".agentpack") || inner.contains(Path::new(item.path));

@@ -27,13 +27,12 @@ use crate::blobs::Blobs;
 use crate::entry::Entry;
 use crate::fs::Fs;
 use crate::hash::Digest;
-use crate::home::StateDirs;
+use crate::home::{StateDirs, StateHome};
 use crate::managed::ManagedFile;
 use crate::path::RelPath;
 
 mod engine;
 mod error;
-mod places;
 mod prepare;
 mod recover;
 mod roots;
@@ -41,7 +40,6 @@ mod survey;
 mod written;
 
 pub use error::TxnError;
-pub(crate) use places::{Anchors, locate};
 pub(crate) use recover::recover;
 pub use recover::{Outcome, Recovered};
 
@@ -158,6 +156,7 @@ pub struct Applied {
 /// The parts of a home a transaction works with.
 #[derive(Debug)]
 pub(crate) struct Context<'a, F: Fs> {
+    pub(crate) home: &'a StateHome<F>,
     pub(crate) fs: &'a F,
     pub(crate) state: &'a StateDirs<F>,
     pub(crate) command: &'a str,
@@ -171,6 +170,7 @@ pub(crate) fn apply<F: Fs>(context: &Context<'_, F>, request: &Request) -> Resul
         .map_err(TxnError::at("read", &state.path.join("packs")))?;
     let store = prepare::Store {
         fs: context.fs,
+        boundary: context.home.boundary()?,
         base: state.base.clone(),
         base_path: state.path.clone(),
         blobs: &blobs,

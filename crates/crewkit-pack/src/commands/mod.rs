@@ -107,7 +107,8 @@ impl Pack {
     }
 
     fn state(&self) -> StateHome {
-        StateHome::new(self.env.state_home())
+        let workspace = self.env.workspace_state.as_ref().map(|_| self.env.cwd.as_path());
+        StateHome::new(self.env.state_home()).confined_to(workspace)
     }
 
     fn now(&self) -> jiff::Timestamp {

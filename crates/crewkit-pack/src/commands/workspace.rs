@@ -16,9 +16,11 @@ use super::{Consent, Pack};
 use crate::desired::Desired;
 use crate::entry::{Entry, Observed};
 use crate::error::{PackError, Result};
+use crate::fs::{Fs as _, RealFs};
 use crate::hash_cache::{self, HashCache};
 use crate::home::StateHome;
 use crate::managed;
+use crate::place::RootDir;
 use crate::plan::{self, Plan, RootState};
 use crate::session::{Select, Session};
 use crate::transaction::Outcome;
@@ -165,9 +167,12 @@ impl Pack {
         let states = session.survey(&desired, &mut warnings)?;
         let mut found = drift(&desired, &states);
         for (root, state) in desired.roots.iter().zip(&states) {
-            let manifest = root.path.join(managed::file_name(root.target.name()));
-            if state.manifest.is_some() && manifest.exists() {
-                found.unchanged.push(manifest);
+            let name = managed::file_name(root.target.name());
+            let is_there = |dir: &RootDir<RealFs>| {
+                RealFs::default().stat(dir.handle(), &name).is_ok_and(|stat| stat.is_some())
+            };
+            if state.manifest.is_some() && state.dir.as_ref().is_some_and(is_there) {
+                found.unchanged.push(root.path.join(name));
             }
         }
         Ok(found)

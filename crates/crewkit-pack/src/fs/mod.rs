@@ -93,14 +93,15 @@ pub struct Space {
 /// A file system seen through open directories.
 ///
 /// Names are single components; only [`open_root`](Fs::open_root) and [`open_source`](Fs::open_source) take paths.
-/// No verb but `open_root` follows a symbolic link. Interrupted calls are repeated by the implementation.
+/// No verb follows a symbolic link. Interrupted calls are repeated by the implementation.
 pub trait Fs: Send + Sync {
     /// An open directory; cloning it is cheap.
     type Dir: Clone + Send + Sync + std::fmt::Debug;
     /// An open file.
     type File: Send;
 
-    /// Opens the directory at `path`, following links.
+    /// Opens the directory at `path`, which is [`canonical`](Fs::canonical); a link on the way is
+    /// [`io::ErrorKind::NotADirectory`].
     fn open_root(&self, path: &Path) -> io::Result<Self::Dir>;
     /// The path without links and dots; what it names must exist.
     fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
@@ -212,6 +213,11 @@ pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode
     }
     fs.sync_dir(&parent)?;
     fs.open_dir(dir, name)
+}
+
+/// Opens the directory at `path`, following links.
+pub(crate) fn open_path<F: Fs>(fs: &F, path: &Path) -> io::Result<F::Dir> {
+    fs.open_root(&fs.canonical(path)?)
 }
 
 /// Treats "not there" as an answer.

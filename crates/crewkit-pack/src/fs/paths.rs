@@ -131,10 +131,10 @@ impl Fs for PathFs {
     type File = File;
 
     fn open_root(&self, path: &Path) -> io::Result<Self::Dir> {
-        if !fs::metadata(path)?.is_dir() {
+        if self.canonical(path)? != path || !fs::metadata(path)?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        Ok(self.canonical(path)?.into())
+        Ok(path.into())
     }
 
     fn canonical(&self, path: &Path) -> io::Result<PathBuf> {

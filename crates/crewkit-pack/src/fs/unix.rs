@@ -1,7 +1,7 @@
 //! The real file system of Unix, through directory handles.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,16 +38,19 @@ impl UnixFs {
         Self { without_openat2: AtomicBool::new(true), without_rename_flags: AtomicBool::new(true) }
     }
 
-    fn open_dir_by_kernel(dir: &OwnedFd, path: &RelPath) -> rustix::io::Result<Option<OwnedFd>> {
+    /// Opens a directory following no link: the one at `path` below `dir`, or at an absolute path.
+    fn open_dir_by_kernel(dir: Option<&OwnedFd>, path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::ResolveFlags;
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let mut resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            if dir.is_some() {
+                resolve |= ResolveFlags::BENEATH;
+            }
+            let dir = dir.map_or(sys::CWD, AsFd::as_fd);
             // EAGAIN: a rename elsewhere kept the kernel from being sure; it asks for another try.
             for _ in 0..64 {
-                match retry_on_intr(|| {
-                    sys::openat2(dir, path.as_str(), DIRECTORY, sys::Mode::empty(), resolve)
-                }) {
+                match retry_on_intr(|| sys::openat2(dir, path, DIRECTORY, sys::Mode::empty(), resolve)) {
                     Err(Errno::AGAIN) => {}
                     Err(Errno::NOSYS | Errno::PERM) => return Ok(None),
                     opened => return opened.map(Some),
@@ -125,7 +128,13 @@ impl Fs for UnixFs {
     type File = UnixFile;
 
     fn open_root(&self, path: &Path) -> io::Result<Self::Dir> {
-        Ok(Arc::new(retry_on_intr(|| sys::open(path, DIRECTORY, sys::Mode::empty()))?))
+        if !self.without_openat2.load(Ordering::Relaxed)
+            && let Some(dir) = Self::open_dir_by_kernel(None, path).map_err(not_a_directory)?
+        {
+            return Ok(Arc::new(dir));
+        }
+        let dir = retry_on_intr(|| sys::open(path, DIRECTORY, sys::Mode::empty()))?;
+        if std::fs::canonicalize(path)? == path { Ok(Arc::new(dir)) } else { Err(Errno::NOTDIR.into()) }
     }
 
     fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
@@ -134,7 +143,7 @@ impl Fs for UnixFs {
 
     fn open_dir(&self, dir: &Self::Dir, path: &RelPath) -> io::Result<Self::Dir> {
         if !self.without_openat2.load(Ordering::Relaxed) {
-            match Self::open_dir_by_kernel(dir, path).map_err(not_a_directory)? {
+            match Self::open_dir_by_kernel(Some(dir), path.as_path()).map_err(not_a_directory)? {
                 Some(opened) => return Ok(Arc::new(opened)),
                 None => self.without_openat2.store(true, Ordering::Relaxed),
             }

@@ -11,7 +11,7 @@ use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PackError, Result};
-use crate::fs::{Fs as _, RealFs};
+use crate::fs::{Fs as _, RealFs, open_path};
 use crate::hash_cache::HashCache;
 use crate::ids;
 use crate::manifest::Module;
@@ -110,7 +110,7 @@ impl Overlays {
         for layer in layers {
             let Some(base) = base_dir(repo, layer, &whose) else { continue };
             let disk = RealFs::default();
-            let names = match disk.open_root(&base).and_then(|dir| disk.list(&dir)) {
+            let names = match open_path(&disk, &base).and_then(|dir| disk.list(&dir)) {
                 Ok(names) => names.into_iter().collect(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(PackError::io("list overlays in", &base, error)),

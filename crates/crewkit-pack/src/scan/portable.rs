@@ -14,6 +14,7 @@ use crate::fs::{FileKind, Fs as _, PathFs, Stat, found};
 use crate::hash::Digest;
 use crate::hash_cache::HashCache;
 use crate::path::RelPath;
+use crate::place::RootDir;
 
 /// A file or directory that was there.
 #[derive(Debug)]
@@ -49,19 +50,13 @@ impl Item<'_> {
 
 /// Shows everything below `start` to `visit`, directories before their content, in no particular order.
 ///
-/// The start itself may be a link. Says whether there is a directory at all.
 pub(crate) fn walk(
-    start: &Path,
+    start: &RootDir<PathFs>,
     limits: &Limits,
     mut visit: impl FnMut(&Item<'_>) -> Result<Next>,
-) -> Result<bool> {
-    let is_there =
-        found(fs::metadata(start)).map_err(|error| PackError::io("open directory", start, error))?;
-    if is_there.is_none() {
-        return Ok(false);
-    }
-    walk_dir(start, start, "", limits.pack_tree_depth, limits.pack_tree_depth, &mut visit)?;
-    Ok(true)
+) -> Result<()> {
+    let depth = limits.pack_tree_depth;
+    walk_dir(start.handle(), start.path(), "", depth, depth, &mut visit)
 }
 
 /// [`walk`] from a directory that is known to be there; `start` is for messages.
@@ -155,14 +150,11 @@ impl<'a> Base<'a> {
 
 /// What is at each of `paths` below `root`.
 pub(crate) fn observe<'a>(
-    root: &Path,
+    root: &RootDir<PathFs>,
     paths: impl IntoIterator<Item = &'a RelPath>,
     _cache: &HashCache,
 ) -> Result<Vec<Observed>> {
-    let is_there = found(fs::metadata(root)).map_err(|error| PackError::io("open directory", root, error))?;
-    if is_there.is_some_and(|metadata| !metadata.is_dir()) {
-        return Err(not_a_directory(root));
-    }
+    let root = root.handle();
     paths.into_iter().map(|path| observe_one(root, path)).collect()
 }
 
@@ -192,7 +184,7 @@ fn observe_one(root: &Path, path: &RelPath) -> Result<Observed> {
         FileKind::Special => Observed::Special,
         FileKind::Symlink => {
             let disk = PathFs::default();
-            let dir = disk.open_root(&above).map_err(fail)?;
+            let dir = crate::fs::open_path(&disk, &above).map_err(fail)?;
             let text = disk.read_link(&dir, path.name()).map_err(fail)?;
             Observed::Entry(Entry { sha256: Digest::of(&text), kind: EntryKind::Symlink })
         }
@@ -210,7 +202,7 @@ pub(crate) fn stat_of(file: &File) -> io::Result<Stat> {
 }
 
 /// Nothing is known about clocks, so nothing is remembered.
-pub(crate) fn has_local_clock(_file: &File) -> bool {
+pub(crate) fn has_local_clock<T: ?Sized>(_file: &T) -> bool {
     false
 }
 
@@ -223,6 +215,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::fs::unix::UnixFs;
     use crate::scan::unix;
 
     fn tree() -> tempfile::TempDir {
@@ -239,17 +232,23 @@ mod tests {
         dir
     }
 
+    fn roots(path: &Path) -> (RootDir<PathFs>, RootDir<UnixFs>) {
+        let portable = RootDir::open(&PathFs::default(), path, None).unwrap().unwrap();
+        (portable, RootDir::open(&UnixFs::default(), path, None).unwrap().unwrap())
+    }
+
     #[test]
     fn a_walk_shows_the_same() {
         let dir = tree();
         let limits = Limits::default();
         let (mut here, mut there) = (BTreeSet::new(), BTreeSet::new());
-        walk(dir.path(), &limits, |item| {
+        let (portable, real) = roots(dir.path());
+        walk(&portable, &limits, |item| {
             here.insert((item.path.to_owned(), format!("{:?}", item.kind), item.stat().unwrap().size));
             Ok(if item.path == "b/c" { Next::Skip } else { Next::Descend })
         })
         .unwrap();
-        unix::walk(dir.path(), &limits, |item| {
+        unix::walk(&real, &limits, |item| {
             there.insert((item.path.to_owned(), format!("{:?}", item.kind), item.stat().unwrap().size));
             Ok(if item.path == "b/c" { Next::Skip } else { Next::Descend })
         })
@@ -259,23 +258,21 @@ mod tests {
         let shallow = Limits { pack_tree_depth: 3, ..limits };
         let all = |_: &Item<'_>| Ok(Next::Descend);
         let all_there = |_: &unix::Item<'_>| Ok(Next::Descend);
-        let (here, there) = (walk(dir.path(), &shallow, all), unix::walk(dir.path(), &shallow, all_there));
+        let (here, there) = (walk(&portable, &shallow, all), unix::walk(&real, &shallow, all_there));
         assert_eq!(here.unwrap_err().to_string(), there.unwrap_err().to_string());
-        assert!(!walk(&dir.path().join("nothing"), &shallow, all).unwrap());
     }
 
     #[test]
     fn places_look_the_same() {
         let dir = tree();
         let cache = HashCache::in_memory(Arc::new(std::time::SystemTime::now));
+        let (portable, real) = roots(dir.path());
         for path in ["a", "b/c/d", "b/c", "empty", "empty/x", "link", "nothing/x", "a/x", "dir-link/e"] {
             let path = RelPath::new(path).unwrap();
             let told = |observed: Result<Vec<Observed>>| observed.map_err(|error| error.to_string());
-            let (here, there) =
-                (observe(dir.path(), [&path], &cache), unix::observe(dir.path(), [&path], &cache));
+            let (here, there) = (observe(&portable, [&path], &cache), unix::observe(&real, [&path], &cache));
             assert_eq!(told(here), told(there), "{path}");
         }
-        assert!(observe(&dir.path().join("a"), [], &cache).is_err());
     }
 
     #[test]

@@ -14,11 +14,12 @@ use rustix::io::{Errno, retry_on_intr};
 use super::{Next, escape, not_a_directory, too_deep};
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
-use crate::fs::unix::{kind_from, kind_of, stat_from};
+use crate::fs::unix::{UnixFs, kind_from, kind_of, stat_from};
 use crate::fs::{FileKind, Stat};
 use crate::hash::Digest;
 use crate::hash_cache::{HashCache, Names};
 use crate::path::RelPath;
+use crate::place::RootDir;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
@@ -76,17 +77,15 @@ impl Item<'_> {
 
 /// Shows everything below `start` to `visit`, directories before their content, in no particular order.
 ///
-/// The start itself may be a link. Says whether there is a directory at all.
 pub(crate) fn walk(
-    start: &Path,
+    start: &RootDir<UnixFs>,
     limits: &Limits,
     visit: impl FnMut(&Item<'_>) -> Result<Next>,
-) -> Result<bool> {
-    match open_dir(start) {
-        Ok(dir) => Walk::new(start, limits, None, &mut { visit }).unknown(dir, None, 0).map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(PackError::io("open directory", start, error)),
-    }
+) -> Result<()> {
+    // A handle of its own, because the position in a directory belongs to the handle.
+    let dir = retry_on_intr(|| sys::openat(start.handle(), ".", DIRECTORY, Mode::empty()));
+    let dir = dir.map_err(|error| PackError::io("open directory", start.path(), error.into()))?;
+    Walk::new(start.path(), limits, None, &mut { visit }).unknown(dir, None, 0)
 }
 
 /// [`walk`] from a directory that is open already; `start` is for messages. Names that `cache` knows are not read.
@@ -381,20 +380,12 @@ impl<'a, V: FnMut(&Item<'_>) -> Result<Next>> Walk<'a, V> {
 
 /// What is at each of `paths` below `root`; `paths` should be sorted, so that each directory is looked at once.
 pub(crate) fn observe<'a>(
-    root: &Path,
+    root: &RootDir<UnixFs>,
     paths: impl IntoIterator<Item = &'a RelPath>,
     cache: &HashCache,
 ) -> Result<Vec<Observed>> {
-    let mut prober = match open_dir(root) {
-        Ok(dir) => Prober { root, dir, levels: Vec::new(), at: String::new() },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(paths.into_iter().map(|_| Observed::Absent).collect());
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Err(not_a_directory(root));
-        }
-        Err(error) => return Err(PackError::io("open directory", root, error)),
-    };
+    let dir = root.handle().as_fd();
+    let mut prober = Prober { root: root.path(), dir, levels: Vec::new(), at: String::new() };
     paths.into_iter().map(|path| prober.observe(path, cache)).collect()
 }
 
@@ -402,7 +393,7 @@ pub(crate) fn observe<'a>(
 /// can make a look wrong, but nothing is read through it, and a transaction looks again through open directories.
 struct Prober<'a> {
     root: &'a Path,
-    dir: OwnedFd,
+    dir: BorrowedFd<'a>,
     /// The directories on the way to `at`, from the top.
     levels: Vec<Level>,
     at: String,
@@ -422,7 +413,7 @@ impl Prober<'_> {
             return Ok(Observed::Absent);
         }
         let fail = |error: io::Error| PackError::io("read", &self.root.join(path.as_path()), error);
-        let stat = match sys::statat(&self.dir, path.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match sys::statat(self.dir, path.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat_from(&stat),
             Err(Errno::NOENT) => return Ok(Observed::Absent),
             Err(error) => return Err(fail(error.into())),
@@ -431,13 +422,13 @@ impl Prober<'_> {
             FileKind::Directory => Observed::Directory,
             FileKind::Special => Observed::Special,
             FileKind::Symlink => {
-                let text = sys::readlinkat(&self.dir, path.as_str(), Vec::new());
+                let text = sys::readlinkat(self.dir, path.as_str(), Vec::new());
                 let text = text.map_err(|error| fail(error.into()))?;
                 let sha256 = Digest::of(text.to_bytes());
                 Observed::Entry(Entry { sha256, kind: EntryKind::Symlink })
             }
             FileKind::File => {
-                let open = || Ok(File::from(open_without_links(self.dir.as_fd(), path.as_str(), READ)?));
+                let open = || Ok(File::from(open_without_links(self.dir, path.as_str(), READ)?));
                 let known = cache.hash(&stat, open).map_err(fail)?;
                 Observed::Entry(Entry { sha256: known.sha256, kind: EntryKind::file(stat.executable) })
             }
@@ -471,7 +462,7 @@ impl Prober<'_> {
 
     fn is_directory(&self, path: &str) -> Result<bool> {
         let place = || self.root.join(path);
-        match sys::statat(&self.dir, path, AtFlags::SYMLINK_NOFOLLOW) {
+        match sys::statat(self.dir, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => match kind_of(stat.st_mode) {
                 FileKind::Directory => Ok(true),
                 FileKind::Symlink => Err(escape(self.root, &place())),
@@ -522,7 +513,8 @@ mod tests {
 
     fn observed(root: &Path, path: &str) -> Result<Observed> {
         let cache = HashCache::in_memory(Arc::new(SystemTime::now));
-        Ok(observe(root, [&RelPath::new(path).unwrap()], &cache)?.remove(0))
+        let Some(root) = RootDir::open(&UnixFs::default(), root, None)? else { return Ok(Observed::Absent) };
+        Ok(observe(&root, [&RelPath::new(path).unwrap()], &cache)?.remove(0))
     }
 
     #[test]
@@ -536,7 +528,8 @@ mod tests {
         }
         let paths: Vec<_> = paths.iter().map(|path| RelPath::new(*path).unwrap()).collect();
         let cache = HashCache::in_memory(Arc::new(SystemTime::now));
-        let all = observe(root, &paths, &cache).unwrap();
+        let opened = RootDir::open(&UnixFs::default(), root, None).unwrap().unwrap();
+        let all = observe(&opened, &paths, &cache).unwrap();
         for (path, found) in paths.iter().zip(all) {
             assert_eq!(found, observed(root, path.as_str()).unwrap(), "{path}");
             let want = std::fs::read(root.join(path.as_path())).ok().map(|bytes| Digest::of(&bytes));
@@ -561,7 +554,6 @@ mod tests {
         assert_eq!(observed(&root, "sub").unwrap(), Observed::Directory);
         assert_eq!(observed(&root, "file-link").unwrap().entry().unwrap().kind, EntryKind::Symlink);
         assert_eq!(observed(&dir.path().join("none"), "f").unwrap(), Observed::Absent);
-        assert_eq!(observed(&real.join("f"), "f").unwrap_err().code(), Code::TargetNotAFile);
     }
 
     /// The files below `root` as a walk with `cache` shows them.

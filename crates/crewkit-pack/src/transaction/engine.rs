@@ -8,7 +8,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::places::{Anchors, Dirs};
 use super::prepare::{Item, New, Prepared, sibling};
 use super::recover::{complete, is_exactly, remove_staged};
 use super::{Applied, Content, Context, NewFile, TxnError};
@@ -16,7 +15,8 @@ use crate::blobs::{Blobs, PackWriter};
 use crate::entry::{EntryKind, observe, read_pieces};
 use crate::fs::{Fs, Mode, Pieces, Rename, write_all};
 use crate::hash::{Digest, Hasher};
-use crate::journal::{Action, Journal, Place, Step};
+use crate::journal::{Action, Journal, Step};
+use crate::place::{Anchors, Dirs, Place};
 
 /// Files up to this size pass through memory as a whole.
 const SMALL_BYTES: u64 = 1 << 20;

@@ -64,6 +64,16 @@ pub enum TxnError {
         /// The root it should lie below.
         root: PathBuf,
     },
+    /// A root leads outside of the directory that all of them must lie below.
+    #[error("{} leads to {}, outside of the workspace {}", path.display(), real.display(), boundary.display())]
+    Escape {
+        /// The root, or a directory above it.
+        path: PathBuf,
+        /// Where it leads to.
+        real: PathBuf,
+        /// What it must lie below.
+        boundary: PathBuf,
+    },
     /// A path cannot be used.
     #[error("{} cannot be used: {reason}", path.display())]
     BadPath {
@@ -177,7 +187,7 @@ impl TxnError {
             Self::ReadOnly { .. } => Code::IoReadOnly,
             Self::Changed { .. } => Code::Drifted,
             Self::NotAFile { .. } => Code::TargetNotAFile,
-            Self::Blocked { .. } => Code::TargetEscape,
+            Self::Blocked { .. } | Self::Escape { .. } => Code::TargetEscape,
             Self::BadPath { .. } => Code::IoInvalidPath,
             Self::Twice { .. } => Code::DesiredStateConflict,
             Self::SourceChanged { .. } => Code::SourceMismatch,
@@ -199,6 +209,7 @@ impl TxnError {
             | Self::Changed { path, .. }
             | Self::NotAFile { path, .. }
             | Self::Blocked { path, .. }
+            | Self::Escape { path, .. }
             | Self::BadPath { path, .. }
             | Self::Twice { path }
             | Self::SourceChanged { path }

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::places::{Anchors, locate};
 use super::roots::{Record, Root, anchors_above, plan_roots, read_root, root_place, snapshot_root};
 use super::survey::{Presence, Survey, Volume, check, room};
 use super::written::Written;
@@ -15,9 +14,10 @@ use crate::blobs::Blobs;
 use crate::entry::{Entry, Observed};
 use crate::fs::Fs;
 use crate::hash::Digest;
-use crate::journal::{Action, Journal, Place, STAGED_PREFIX, Step, TreeFile};
+use crate::journal::{Action, Journal, STAGED_PREFIX, Step, TreeFile};
 use crate::managed;
 use crate::path::RelPath;
+use crate::place::{Anchors, Place, locate};
 use crate::snapshot::{self, Header};
 
 /// A transaction that may begin.
@@ -103,6 +103,8 @@ pub(super) struct Keep {
 /// The parts of a home a transaction needs.
 pub(super) struct Store<'a, F: Fs> {
     pub(super) fs: &'a F,
+    /// What all roots must lie below.
+    pub(super) boundary: Option<PathBuf>,
     /// The state directory.
     pub(super) base: F::Dir,
     pub(super) base_path: PathBuf,
@@ -135,7 +137,7 @@ pub(super) fn prepare<'a, F: Fs>(
     let state = anchors.add(store.base_path.clone(), store.base.clone());
     let mut roots = Vec::with_capacity(request.roots.len());
     for root in &request.roots {
-        let at = locate(store.fs, &root.path, &mut anchors)?;
+        let at = locate(store.fs, &root.path, store.boundary.as_deref(), &mut anchors)?;
         roots.push(read_root(store.fs, at, root, &anchors)?);
     }
     let above = anchors_above(store.fs, request, &roots, &mut anchors)?;

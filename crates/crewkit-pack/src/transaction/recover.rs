@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use super::TxnError;
 use super::engine::{is_elsewhere, remove_empty};
-use super::places::{Anchors, Dirs};
 use crate::entry::{Entry, Observed, observe};
 use crate::fs::{EXCHANGE_SUFFIX, Fs, Mode, Rename, found};
 use crate::home::StateDirs;
-use crate::journal::{Action, Journal, Place, STAGED_PREFIX, Stage, Step, TreeFile};
+use crate::journal::{Action, Journal, STAGED_PREFIX, Stage, Step, TreeFile};
 use crate::path::RelPath;
+use crate::place::{Anchors, Dirs, Place};
 
 /// How a command that was cut short ended after all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::places::{Anchors, RootAt};
 use super::prepare::{New, Work};
 use super::survey::{Presence, Survey};
 use super::written::Written;
@@ -14,9 +13,9 @@ use super::{FileChange, ManifestChange, Request, RootChange, SnapshotKind, TxnEr
 use crate::entry::{Entry, EntryKind, Observed, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
-use crate::journal::Place;
 use crate::managed::{self, CreatedDirs, ManagedFile, TargetManifest};
-use crate::path::{RelPath, RootDir};
+use crate::path::RelPath;
+use crate::place::{Anchors, Place, RootAt, RootDir};
 use crate::snapshot::{self, Change, SnapshotRoot, WasManaged};
 
 /// A root with what was read of its manifest.
@@ -122,8 +121,8 @@ pub(super) fn read_root<F: Fs>(
     let stat = fs.stat(dir, &name).map_err(TxnError::at("look at", &shown))?;
     match stat.map(|stat| (stat.kind, stat.executable)) {
         None => {
-            let root = RootDir::open(fs, &anchors.paths[at.anchor]).map_err(TxnError::at("open", path))?;
-            let read = managed::read(fs, root.as_ref(), target).map_err(TxnError::at("read", &shown))?;
+            let root = RootDir::new(dir.clone(), path.clone());
+            let read = managed::read(fs, Some(&root), target).map_err(TxnError::at("read", &shown))?;
             Ok(Root { at, old: read.manifest, file: None, foreign: false })
         }
         Some((FileKind::File, executable)) => {

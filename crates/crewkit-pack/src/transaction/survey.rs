@@ -5,12 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::TxnError;
-use super::places::{Anchors, Dirs};
 use super::prepare::Work;
 use crate::entry::{Observed, observe};
 use crate::fs::Fs;
-use crate::journal::Place;
 use crate::path::RelPath;
+use crate::place::{Anchors, Dirs, Place};
 
 /// Whether a directory is there, or which of its ancestors is the topmost missing one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use crewkit_pack::fs::Fs;
 use crewkit_pack::hash::Digest;
 use crewkit_pack::home::{Locked, StateHome};
 use crewkit_pack::managed::{self, ManagedFile};
-use crewkit_pack::path::{RelPath, RootDir};
+use crewkit_pack::path::RelPath;
+use crewkit_pack::place::RootDir;
 use crewkit_pack::transaction::{
     Applied, Content, FileChange, ManifestChange, NewFile, Request, RootChange, SnapshotKind, TxnError,
 };
@@ -65,7 +66,7 @@ impl<F: Fs> World<F> {
             changes: Vec::new(),
         };
         for (index, ((target, path), want)) in self.roots.iter().zip(wants).enumerate() {
-            let root = RootDir::open(fs, path).map_err(failed(path))?;
+            let root = RootDir::open(fs, path, None)?;
             let old = managed::read(fs, root.as_ref(), target).map_err(failed(path))?.manifest;
             let old: BTreeSet<RelPath> =
                 old.iter().flat_map(|old| old.files.iter().map(|file| file.path.clone())).collect();
@@ -74,7 +75,7 @@ impl<F: Fs> World<F> {
                 want.iter().map(|(path, text)| (rel(path), text)).collect();
             for place in old.iter().chain(wanted.keys()).collect::<BTreeSet<_>>() {
                 let before = match &root {
-                    Some(root) => root.observe(place).map_err(failed(path))?.entry(),
+                    Some(root) => root.observe(fs, place).map_err(failed(path))?.entry(),
                     None => None,
                 };
                 let after = wanted.get(place).map(|text| new_file(text));

@@ -7,6 +7,7 @@ mod attacks;
 mod conformance_messages;
 mod conformance_resume;
 mod http;
+mod kit;
 mod pack_contract;
 mod product;
 mod stdio;

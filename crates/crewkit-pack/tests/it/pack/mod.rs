@@ -8,3 +8,4 @@ mod overlays;
 mod place;
 mod security;
 mod tokens;
+mod workspace;

@@ -1,14 +1,28 @@
-//! From the paths of a request to places below open directories.
+//! From paths to places below open directories.
+//!
+//! A root is resolved once: links in its path are followed to the real directory, which must lie below the boundary if
+//! there is one, and from then on it is opened by its real path, on which no link is followed any more.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::TxnError;
-use crate::fs::{FileKind, Fs};
-use crate::journal::Place;
+use serde::{Deserialize, Serialize};
+
+use crate::entry::{Observed, observe};
+use crate::fs::{FileKind, Fs, found};
 use crate::path::RelPath;
+use crate::transaction::TxnError;
+
+/// A place below an anchor.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Index into the anchors: of a journal, or of a transaction.
+    pub anchor: usize,
+    /// Where, below it.
+    pub path: RelPath,
+}
 
 /// How many directories are kept open at once; the usual limit of a process is 1024 descriptors.
 const OPEN_DIRS: usize = 96;
@@ -128,8 +142,13 @@ impl RootAt {
     }
 }
 
-/// Finds the nearest existing directory of a root, whose path may contain links.
-pub(crate) fn locate<F: Fs>(fs: &F, root: &Path, anchors: &mut Anchors<F>) -> Result<RootAt, TxnError> {
+/// Finds the nearest existing directory of a root, whose path may contain links that stay below `boundary`.
+pub(crate) fn locate<F: Fs>(
+    fs: &F,
+    root: &Path,
+    boundary: Option<&Path>,
+    anchors: &mut Anchors<F>,
+) -> Result<RootAt, TxnError> {
     let unusable = |reason: &str| TxnError::BadPath { path: root.to_owned(), reason: reason.to_owned() };
     if !root.is_absolute() {
         return Err(unusable("a root must be absolute"));
@@ -139,23 +158,21 @@ pub(crate) fn locate<F: Fs>(fs: &F, root: &Path, anchors: &mut Anchors<F>) -> Re
     }
     let mut missing: Vec<&str> = Vec::new();
     let mut current = root;
-    loop {
-        let dir = match fs.open_root(current) {
-            Ok(dir) => dir,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let name = current.file_name().and_then(|name| name.to_str());
-                missing.push(name.ok_or_else(|| unusable("it contains `..`"))?);
-                current = current.parent().ok_or_else(|| unusable("no part of it exists"))?;
-                continue;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                return Err(TxnError::Blocked { path: current.to_owned(), root: root.to_owned() });
-            }
-            Err(error) => return Err(TxnError::io("open", current, error)),
+    let (path, dir) = loop {
+        let blocked = || TxnError::Blocked { path: current.to_owned(), root: root.to_owned() };
+        let Some((path, dir)) = open_below(fs, current, boundary).map_err(|error| match error {
+            TxnError::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => blocked(),
+            other => other,
+        })?
+        else {
+            let name = current.file_name().and_then(|name| name.to_str());
+            missing.push(name.ok_or_else(|| unusable("it contains `..`"))?);
+            current = current.parent().ok_or_else(|| unusable("no part of it exists"))?;
+            continue;
         };
-        let Some(name) = missing.last() else { break };
+        let Some(name) = missing.last() else { break (path, dir) };
         match fs.stat(&dir, name).map_err(TxnError::at("look at", current))? {
-            None => break,
+            None => break (path, dir),
             // Something is there that could not be opened: a link that leads nowhere.
             Some(stat) if stat.kind == FileKind::Symlink => {
                 return Err(TxnError::Blocked { path: current.join(name), root: root.to_owned() });
@@ -163,18 +180,77 @@ pub(crate) fn locate<F: Fs>(fs: &F, root: &Path, anchors: &mut Anchors<F>) -> Re
             // Somebody else has made it since.
             Some(_) => (missing, current) = (Vec::new(), root),
         }
-    }
+    };
     missing.reverse();
     let missing = if missing.is_empty() {
         None
     } else {
         Some(RelPath::new(missing.join("/")).map_err(|error| TxnError::bad_path(root, &error))?)
     };
-    let path = fs.canonical(current).map_err(TxnError::at("resolve", current))?;
     if path.to_str().is_none() {
         return Err(unusable("it is not valid UTF-8"));
     }
-    // Opened once more by the path that goes into the journal, so that both surely mean the same directory.
-    let dir = fs.open_root(&path).map_err(TxnError::at("open", &path))?;
     Ok(RootAt { anchor: anchors.add(path, dir), missing })
+}
+
+/// Opens the directory at `path` by its real path, which must lie below `boundary`; nothing when there is none.
+fn open_below<F: Fs>(
+    fs: &F,
+    path: &Path,
+    boundary: Option<&Path>,
+) -> Result<Option<(PathBuf, F::Dir)>, TxnError> {
+    let Some(real) = found(fs.canonical(path)).map_err(TxnError::at("resolve", path))? else {
+        return Ok(None);
+    };
+    if let Some(boundary) = boundary
+        && !real.starts_with(boundary)
+    {
+        return Err(TxnError::Escape { path: path.to_owned(), real, boundary: boundary.to_owned() });
+    }
+    let dir = found(fs.open_root(&real)).map_err(TxnError::at("open", path))?;
+    Ok(dir.map(|dir| (real, dir)))
+}
+
+/// A directory held open, below which files are looked at.
+///
+/// It only reads: everything that changes a tree goes through a transaction.
+#[derive(Debug)]
+pub struct RootDir<F: Fs> {
+    dir: F::Dir,
+    path: PathBuf,
+}
+
+impl<F: Fs> RootDir<F> {
+    /// Opens the directory at `path`, which may be a symbolic link; returns `None` when there is none.
+    ///
+    /// What leads outside of `boundary`, a path without links, is refused.
+    pub fn open(fs: &F, path: &Path, boundary: Option<&Path>) -> Result<Option<Self>, TxnError> {
+        Ok(open_below(fs, path, boundary)?.map(|(_, dir)| Self { dir, path: path.to_owned() }))
+    }
+
+    /// The directory `dir`, shown as `path`.
+    pub(crate) fn new(dir: F::Dir, path: PathBuf) -> Self {
+        Self { dir, path }
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The handle, for the verbs of [`Fs`].
+    pub fn handle(&self) -> &F::Dir {
+        &self.dir
+    }
+
+    /// What is at `path`, with the hash of its content.
+    ///
+    /// A symbolic link or a file on the way is an error: what lies behind it is not below this root.
+    pub fn observe(&self, fs: &F, path: &RelPath) -> io::Result<Observed> {
+        let parent = match path.parent() {
+            Some(parent) => found(fs.open_dir(&self.dir, &parent))?,
+            None => Some(self.dir.clone()),
+        };
+        parent.map_or(Ok(Observed::Absent), |dir| observe(fs, &dir, path.name()))
+    }
 }
