@@ -79,7 +79,7 @@ pub enum Content {
 impl DesiredFile {
     /// Hash and kind, as they are compared with what exists.
     pub fn entry(&self) -> Entry {
-        Entry { sha256: self.sha256, kind: EntryKind::file(self.executable) }
+        Entry::new(self.sha256, EntryKind::file(self.executable))
     }
 
     /// The bytes, at most `limit`.

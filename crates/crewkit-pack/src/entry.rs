@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fs::{FileKind, Fs};
+use crate::fs::{FileKind, Fs, Stat};
 use crate::hash::{Digest, Hasher};
 
 /// How content appears in a tree.
@@ -26,13 +26,48 @@ impl EntryKind {
     }
 }
 
-/// A file or link: the hash of its content and how it appears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A file or link: the hash of its content, how it appears, and its permissions where they are known.
+///
+/// Entries are equal when content and kind are: permissions are carried along, not compared.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Entry {
     /// Hash of the file's bytes or of the link's text.
     pub sha256: Digest,
     /// How it appears.
     pub kind: EntryKind,
+    /// The permission bits of a file that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u16>,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.sha256, self.kind) == (other.sha256, other.kind)
+    }
+}
+
+impl Eq for Entry {}
+
+impl Entry {
+    /// A content whose permissions are not known.
+    pub const fn new(sha256: Digest, kind: EntryKind) -> Self {
+        Self { sha256, kind, mode: None }
+    }
+
+    /// The regular file of content `sha256` that `stat` is about.
+    pub fn found(sha256: Digest, stat: &Stat) -> Self {
+        Self { sha256, kind: EntryKind::file(stat.is_executable()), mode: Some(stat.mode) }
+    }
+
+    /// The permissions of this file when it takes the place of `old`: its own, else those of the old one with its own
+    /// say about being executable. `None` leaves them to the umask.
+    pub(crate) fn mode_after(self, old: Option<Self>) -> Option<u16> {
+        let kept = |mode: u16| match self.kind {
+            EntryKind::Executable => mode | (mode & 0o444) >> 2 | 0o100,
+            EntryKind::Plain | EntryKind::Symlink => mode & !0o111,
+        };
+        self.mode.or_else(|| old?.mode.map(kept))
+    }
 }
 
 /// What was found at a place.
@@ -78,7 +113,7 @@ pub fn observe<F: Fs>(fs: &F, dir: &F::Dir, name: &str) -> io::Result<Observed> 
         FileKind::Special => Ok(Observed::Special),
         FileKind::Symlink => {
             let sha256 = Digest::of(&fs.read_link(dir, name)?);
-            Ok(Observed::Entry(Entry { sha256, kind: EntryKind::Symlink }))
+            Ok(Observed::Entry(Entry::new(sha256, EntryKind::Symlink)))
         }
         FileKind::File => {
             let file = match fs.open(dir, name) {
@@ -87,7 +122,7 @@ pub fn observe<F: Fs>(fs: &F, dir: &F::Dir, name: &str) -> io::Result<Observed> 
                 Err(error) => return Err(error),
             };
             let sha256 = hash_file(fs, &file, stat.size)?;
-            Ok(Observed::Entry(Entry { sha256, kind: EntryKind::file(stat.executable) }))
+            Ok(Observed::Entry(Entry::found(sha256, &stat)))
         }
     }
 }

@@ -223,7 +223,7 @@ fn legacy_info(snapshot: &crate::legacy::LegacySnapshot) -> SnapshotInfo {
 }
 
 fn legacy_details(snapshot: &crate::legacy::LegacySnapshot) -> SnapshotDetails {
-    let entry = |sha256| Entry { sha256, kind: crate::entry::EntryKind::Plain };
+    let entry = |sha256| Entry::new(sha256, crate::entry::EntryKind::Plain);
     let change = |change: &crate::legacy::LegacyChange| ChangeInfo {
         target: change.target.clone(),
         op: match change.op.as_str() {

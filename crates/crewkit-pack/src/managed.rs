@@ -44,7 +44,7 @@ pub struct ManagedFile {
 impl ManagedFile {
     /// How it was deployed.
     pub fn entry(&self) -> Entry {
-        Entry { sha256: self.sha256, kind: EntryKind::file(self.executable) }
+        Entry::new(self.sha256, EntryKind::file(self.executable))
     }
 }
 

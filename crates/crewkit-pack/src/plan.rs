@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn every_situation_has_one_decision() {
-        let entry = |text: &str, kind| Entry { sha256: Digest::of(text.as_bytes()), kind };
+        let entry = |text: &str, kind| Entry::new(Digest::of(text.as_bytes()), kind);
         let new = entry("new", EntryKind::Plain);
         let script = entry("new", EntryKind::Executable);
         let old = Observed::Entry(entry("old", EntryKind::Plain));

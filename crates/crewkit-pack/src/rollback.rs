@@ -89,6 +89,8 @@ struct Scope<F: Fs> {
     root: Option<RootDir<F>>,
     /// What the manifest listed.
     managed: BTreeMap<RelPath, WasManaged>,
+    /// The permissions of what a later snapshot changed or removed.
+    modes: BTreeMap<RelPath, u16>,
     /// What was at places that were not managed.
     unmanaged: BTreeMap<RelPath, Option<Entry>>,
     has_manifest: bool,
@@ -263,8 +265,8 @@ impl History {
             let current = read.manifest;
             let files = current.iter().flat_map(|manifest| &manifest.files);
             let managed = files.map(|file| (file.path.clone(), WasManaged::from(file))).collect();
-            let unmanaged = BTreeMap::new();
-            scopes.push(Scope { target, path, root, managed, unmanaged, has_manifest, current });
+            let (unmanaged, modes) = (BTreeMap::new(), BTreeMap::new());
+            scopes.push(Scope { target, path, root, managed, modes, unmanaged, has_manifest, current });
         }
         Ok(scopes)
     }
@@ -305,7 +307,7 @@ fn undo<F: Fs>(scopes: &mut [Scope<F>], past: &Past, legacy: &LegacyDir<'_, F>) 
 }
 
 const fn plain(sha256: Digest) -> Entry {
-    Entry { sha256, kind: EntryKind::Plain }
+    Entry::new(sha256, EntryKind::Plain)
 }
 
 /// A snapshot of 0.9.1 lists everything that was managed after it. Says what lies outside all roots.
@@ -356,6 +358,9 @@ fn return_to_legacy<F: Fs>(
 
 impl<F: Fs> Scope<F> {
     fn undo(&mut self, path: RelPath, was_managed: Option<WasManaged>, before: Option<Entry>) {
+        if let Some(mode) = before.and_then(|before| before.mode) {
+            self.modes.insert(path.clone(), mode);
+        }
         if let Some(was) = was_managed {
             self.unmanaged.remove(&path);
             self.managed.insert(path, was);
@@ -407,6 +412,13 @@ impl<F: Fs> Scope<F> {
                 plan.backups.push(shown.clone());
             }
             let after = wanted.map(|entry| contents.find(fs, entry, &shown)).transpose()?;
+            let after = after.map(|mut new| {
+                // What is gone gets the permissions it had; what is there keeps its own.
+                let was = self.modes.get(path).filter(|_| before.is_none() && new.entry.mode.is_none());
+                let was = was.map(|mode| Entry { mode: Some(*mode), ..new.entry });
+                new.entry.mode = new.entry.mode_after(was);
+                new
+            });
             plan.request.changes.push(FileChange { root: index, path: path.clone(), before, after });
         }
         let manifest = if self.has_manifest {

@@ -272,7 +272,7 @@ impl Lister<'_> {
             path,
             sha256: known.sha256,
             bytes: stat.size,
-            executable: stat.executable,
+            executable: stat.is_executable(),
             layer: self.layer,
             place: Place::Disk(place.into()),
             stat: Some(*stat),

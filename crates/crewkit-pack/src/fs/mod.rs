@@ -40,8 +40,8 @@ pub enum FileKind {
 pub struct Stat {
     /// What it is.
     pub kind: FileKind,
-    /// Whether its owner may execute it.
-    pub executable: bool,
+    /// Its permission bits: those of owner, group and others.
+    pub mode: u16,
     /// The file system it is on.
     pub device: u64,
     /// Its number there.
@@ -54,6 +54,13 @@ pub struct Stat {
     pub changed: i128,
 }
 
+impl Stat {
+    /// Whether its owner may execute it.
+    pub fn is_executable(&self) -> bool {
+        self.mode & 0o100 != 0
+    }
+}
+
 /// The permissions of a new file; the process's umask applies to the first two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -63,6 +70,20 @@ pub enum Mode {
     Executable,
     /// For its owner alone, whatever the umask.
     Private,
+    /// These bits, whatever the umask.
+    Exact(u16),
+}
+
+impl Mode {
+    /// The bits a file is made with.
+    pub fn bits(self) -> u16 {
+        match self {
+            Self::Plain => 0o666,
+            Self::Executable => 0o777,
+            Self::Private => 0o600,
+            Self::Exact(bits) => bits,
+        }
+    }
 }
 
 /// What happens when the new name is taken.

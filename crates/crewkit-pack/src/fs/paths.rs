@@ -37,8 +37,8 @@ pub(crate) fn stat_from(metadata: &Metadata) -> Stat {
         FileKind::Special
     };
     let modified = metadata.modified().map_or(0, nanoseconds);
-    let executable = is_executable(metadata);
-    Stat { kind, executable, device: 0, inode: 0, size: metadata.len(), modified, changed: modified }
+    let mode = mode_of(metadata);
+    Stat { kind, mode, device: 0, inode: 0, size: metadata.len(), modified, changed: modified }
 }
 
 fn nanoseconds(time: SystemTime) -> i128 {
@@ -49,30 +49,32 @@ fn nanoseconds(time: SystemTime) -> i128 {
 }
 
 #[cfg(unix)]
-fn is_executable(metadata: &Metadata) -> bool {
-    std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o100 != 0
+fn mode_of(metadata: &Metadata) -> u16 {
+    let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+    u16::try_from(mode & 0o777).unwrap_or_default()
 }
 
 #[cfg(not(unix))]
-fn is_executable(_: &Metadata) -> bool {
-    false
+fn mode_of(_: &Metadata) -> u16 {
+    Mode::Plain.bits()
 }
 
-/// The permissions of a new file, where there are such things.
+/// Makes a file with its permissions, where there are such things.
 #[cfg(unix)]
-fn with_mode(options: &mut OpenOptions, mode: Mode) {
-    std::os::unix::fs::OpenOptionsExt::mode(
-        options,
-        match mode {
-            Mode::Plain => 0o666,
-            Mode::Executable => 0o777,
-            Mode::Private => 0o600,
-        },
-    );
+fn make_file(path: &Path, mode: Mode) -> io::Result<File> {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let bits = mode.bits().into();
+    let file = OpenOptions::new().write(true).create_new(true).mode(bits).open(path)?;
+    if let Mode::Exact(_) = mode {
+        file.set_permissions(fs::Permissions::from_mode(bits))?;
+    }
+    Ok(file)
 }
 
 #[cfg(not(unix))]
-fn with_mode(_: &mut OpenOptions, _: Mode) {}
+fn make_file(path: &Path, _: Mode) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
 
 #[cfg(unix)]
 fn make_dir(path: &Path, mode: Mode) -> io::Result<()> {
@@ -186,10 +188,7 @@ impl Fs for PathFs {
 
     fn create(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<File> {
         let path = dir.join(name);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        with_mode(&mut options, mode);
-        let file = options.open(&path)?;
+        let file = make_file(&path, mode)?;
         self.unsynced().push(path);
         Ok(file)
     }

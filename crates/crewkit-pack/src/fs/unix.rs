@@ -194,12 +194,16 @@ impl Fs for UnixFs {
     }
 
     fn create(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<UnixFile> {
-        let mode = sys::Mode::from_raw_mode(match mode {
-            Mode::Plain => 0o666,
-            Mode::Executable => 0o777,
-            Mode::Private => 0o600,
-        });
-        Ok(UnixFile(retry_on_intr(|| sys::openat(dir, name, CREATE, mode))?))
+        let bits = sys::Mode::from_raw_mode(mode.bits().into());
+        let file = retry_on_intr(|| sys::openat(dir, name, CREATE, bits))?;
+        if let Mode::Exact(_) = mode {
+            match retry_on_intr(|| sys::fchmod(&file, bits)) {
+                // A file system without permissions.
+                Err(Errno::PERM | Errno::NOTSUP) => {}
+                done => done?,
+            }
+        }
+        Ok(UnixFile(file))
     }
 
     fn write(&self, file: &mut UnixFile, bytes: &[u8]) -> io::Result<usize> {
@@ -299,7 +303,7 @@ pub(crate) fn stat_from(stat: &sys::Stat) -> Stat {
     let nanoseconds = |seconds: i128, rest: i128| seconds * 1_000_000_000 + rest;
     Stat {
         kind: kind_of(stat.st_mode),
-        executable: stat.st_mode & 0o100 != 0,
+        mode: (stat.st_mode & 0o777) as u16,
         device: stat.st_dev as u64,
         inode: stat.st_ino,
         size: u64::try_from(stat.st_size).unwrap_or(0),

@@ -16,15 +16,7 @@ fn hash(cache: &HashCache, path: &Path) -> Digest {
 }
 
 fn numbered(number: u64) -> Stat {
-    Stat {
-        kind: FileKind::File,
-        executable: false,
-        device: 1,
-        inode: number,
-        size: 3,
-        modified: 5,
-        changed: 7,
-    }
+    Stat { kind: FileKind::File, mode: 0o644, device: 1, inode: number, size: 3, modified: 5, changed: 7 }
 }
 
 #[test]

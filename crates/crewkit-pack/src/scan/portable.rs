@@ -186,12 +186,12 @@ fn observe_one(root: &Path, path: &RelPath) -> Result<Observed> {
             let disk = PathFs::default();
             let dir = crate::fs::open_path(&disk, &above).map_err(fail)?;
             let text = disk.read_link(&dir, path.name()).map_err(fail)?;
-            Observed::Entry(Entry { sha256: Digest::of(&text), kind: EntryKind::Symlink })
+            Observed::Entry(Entry::new(Digest::of(&text), EntryKind::Symlink))
         }
         FileKind::File => {
             let sha256 = File::open(&place).and_then(|file| crate::hash_cache::hash_stream(&file, stat.size));
             let sha256 = sha256.map_err(fail)?;
-            Observed::Entry(Entry { sha256, kind: EntryKind::file(stat.executable) })
+            Observed::Entry(Entry::found(sha256, &stat))
         }
     })
 }

@@ -424,13 +424,12 @@ impl Prober<'_> {
             FileKind::Symlink => {
                 let text = sys::readlinkat(self.dir, path.as_str(), Vec::new());
                 let text = text.map_err(|error| fail(error.into()))?;
-                let sha256 = Digest::of(text.to_bytes());
-                Observed::Entry(Entry { sha256, kind: EntryKind::Symlink })
+                Observed::Entry(Entry::new(Digest::of(text.to_bytes()), EntryKind::Symlink))
             }
             FileKind::File => {
                 let open = || Ok(File::from(open_without_links(self.dir, path.as_str(), READ)?));
                 let known = cache.hash(&stat, open).map_err(fail)?;
-                Observed::Entry(Entry { sha256: known.sha256, kind: EntryKind::file(stat.executable) })
+                Observed::Entry(Entry::found(known.sha256, &stat))
             }
         })
     }

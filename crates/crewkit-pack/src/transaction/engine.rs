@@ -232,8 +232,7 @@ impl<F: Fs> Stager<'_, F> {
         let new = match &item.new {
             New::Asked(new) => *new,
             New::Written(written) => {
-                let mode = if item.private { Mode::Private } else { Mode::Plain };
-                let mut file = self.fs.create(&dir, name, mode).map_err(failed("create"))?;
+                let mut file = self.fs.create(&dir, name, item.mode).map_err(failed("create"))?;
                 let mut out = Pieces::new(self.fs, &mut file);
                 let done = written.write(&mut out).and_then(|()| io::Write::flush(&mut out));
                 return done.map_err(failed("write"));
@@ -253,17 +252,12 @@ impl<F: Fs> Stager<'_, F> {
             }
             Content::File(_) | Content::Stored => None,
         };
-        let mode = match new.entry.kind {
-            _ if item.private => Mode::Private,
-            EntryKind::Executable => Mode::Executable,
-            EntryKind::Plain => Mode::Plain,
-            EntryKind::Symlink => {
-                let text = small.ok_or_else(|| TxnError::Bug("a link without a text".to_owned()))?;
-                self.store(item, &text)?;
-                return self.fs.symlink(&dir, name, &text).map_err(failed("create"));
-            }
-        };
-        let mut file = self.fs.create(&dir, name, mode).map_err(failed("create"))?;
+        if new.entry.kind == EntryKind::Symlink {
+            let text = small.ok_or_else(|| TxnError::Bug("a link without a text".to_owned()))?;
+            self.store(item, &text)?;
+            return self.fs.symlink(&dir, name, &text).map_err(failed("create"));
+        }
+        let mut file = self.fs.create(&dir, name, item.mode).map_err(failed("create"))?;
         match small {
             Some(bytes) => {
                 write_all(self.fs, &mut file, &bytes).map_err(failed("write"))?;

@@ -11,8 +11,8 @@ use super::survey::{Presence, Survey, Volume, check, room};
 use super::written::Written;
 use super::{Content, NewFile, Request, TxnError};
 use crate::blobs::Blobs;
-use crate::entry::{Entry, Observed};
-use crate::fs::Fs;
+use crate::entry::{Entry, EntryKind, Observed};
+use crate::fs::{Fs, Mode};
 use crate::hash::Digest;
 use crate::journal::{Action, Journal, STAGED_PREFIX, Step, TreeFile};
 use crate::managed;
@@ -46,7 +46,7 @@ pub(super) struct Item<'a> {
     pub(super) new: New<'a>,
     /// Whether its content belongs into the store.
     pub(super) store: bool,
-    pub(super) private: bool,
+    pub(super) mode: Mode,
 }
 
 /// Where a file is staged.
@@ -340,8 +340,13 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
             self.stored.insert(new.entry().sha256);
         }
         self.needed.entry(device).or_default().push(new.size());
-        let private = work.private;
-        self.items.push(Item { at, place: work.place.clone(), new: new.clone(), store, private });
+        let mode = match (new.entry().mode_after(work.before), new.entry().kind) {
+            _ if work.private => Mode::Private,
+            (Some(bits), _) => Mode::Exact(bits),
+            (None, EntryKind::Executable) => Mode::Executable,
+            (None, EntryKind::Plain | EntryKind::Symlink) => Mode::Plain,
+        };
+        self.items.push(Item { at, place: work.place.clone(), new: new.clone(), store, mode });
     }
 
     /// Directories that do not exist yet are built aside and appear whole.

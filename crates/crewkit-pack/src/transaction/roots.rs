@@ -119,16 +119,16 @@ pub(super) fn read_root<F: Fs>(
     };
     let shown = path.join(&name);
     let stat = fs.stat(dir, &name).map_err(TxnError::at("look at", &shown))?;
-    match stat.map(|stat| (stat.kind, stat.executable)) {
+    match stat.map(|stat| (stat.kind, stat)) {
         None => {
             let root = RootDir::new(dir.clone(), path.clone());
             let read = managed::read(fs, Some(&root), target).map_err(TxnError::at("read", &shown))?;
             Ok(Root { at, old: read.manifest, file: None, foreign: false })
         }
-        Some((FileKind::File, executable)) => {
+        Some((FileKind::File, stat)) => {
             // Hashed and parsed from the same bytes, so that both surely are about the same content.
             let bytes = read_all(fs, dir, &name).map_err(TxnError::at("read", &shown))?;
-            let file = Some(Entry { sha256: Digest::of(&bytes), kind: EntryKind::file(executable) });
+            let file = Some(Entry::found(Digest::of(&bytes), &stat));
             let listed = match manifest {
                 ManifestChange::Write(files) => files.as_slice(),
                 ManifestChange::Keep | ManifestChange::Remove => &[],
@@ -144,7 +144,7 @@ pub(super) fn read_root<F: Fs>(
         }
         Some((FileKind::Symlink, _)) => {
             let text = fs.read_link(dir, &name).map_err(TxnError::at("read", &shown))?;
-            let file = Some(Entry { sha256: Digest::of(&text), kind: EntryKind::Symlink });
+            let file = Some(Entry::new(Digest::of(&text), EntryKind::Symlink));
             Ok(Root { at, old: None, file, foreign: true })
         }
         Some((FileKind::Directory, _)) => Err(TxnError::NotAFile { path: shown, found: "a directory" }),

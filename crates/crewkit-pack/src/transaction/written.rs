@@ -22,7 +22,7 @@ impl<'a> Written<'a> {
         let mut measured = io::BufWriter::new(Measure::default());
         write(&mut measured)?;
         let Measure { hasher, size } = measured.into_inner().map_err(io::IntoInnerError::into_error)?;
-        let entry = Entry { sha256: hasher.finish(), kind: EntryKind::Plain };
+        let entry = Entry::new(hasher.finish(), EntryKind::Plain);
         Ok(Self { entry, size, write: Box::new(write) })
     }
 

@@ -22,7 +22,7 @@ fn scene() -> SimFs {
 }
 
 fn file(text: &str) -> Node {
-    Node::File { text: text.as_bytes().to_vec(), executable: text.starts_with("#!") }
+    Node::File { text: text.as_bytes().to_vec(), mode: if text.starts_with("#!") { 0o755 } else { 0o644 } }
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn what_is_not_a_file_is_named_and_left_alone() {
         let before = fs.tree("/p");
         let world = world(&fs);
         let mut request = world.request(&[Want::new()], at(2)).unwrap();
-        let entry = Entry { sha256: Digest::of(b"x"), kind: EntryKind::Plain };
+        let entry = Entry::new(Digest::of(b"x"), EntryKind::Plain);
         let new = NewFile { entry, size: 1, content: Content::Bytes((*b"x").into()) };
         request.changes.push(FileChange { root: 0, path: rel(path), before: None, after: Some(new) });
         let error = world.home.lock_alone("deploy").unwrap().apply(&request).unwrap_err();

@@ -231,7 +231,7 @@ fn entries_tell_files_links_and_directories_apart() {
     let real = RealFs::default();
     let dir = real.open_root(temp.path()).unwrap();
     let look = |name: &str| observe(&real, &dir, name).unwrap();
-    let entry = |text: &[u8], kind| Observed::Entry(Entry { sha256: Digest::of(text), kind });
+    let entry = |text: &[u8], kind| Observed::Entry(Entry::new(Digest::of(text), kind));
     assert_eq!(look("plain"), entry(b"text", EntryKind::Plain));
     assert_eq!(look("run"), entry(b"text", EntryKind::Executable));
     assert_eq!(look("link"), entry(b"plain", EntryKind::Symlink));

@@ -138,7 +138,7 @@ fn a_rollback_touches_only_the_roots_of_its_snapshot() {
     let others = fs.tree("/q");
     rollback(&one, &RollbackTo::After(id), 5);
     assert_eq!(fs.tree("/q"), others);
-    assert_eq!(fs.tree("/p")["a"], Node::File { text: b"1".to_vec(), executable: false });
+    assert_eq!(fs.tree("/p")["a"], Node::File { text: b"1".to_vec(), mode: 0o644 });
 }
 
 #[test]

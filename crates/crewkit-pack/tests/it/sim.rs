@@ -14,10 +14,11 @@ use crewkit_pack::path::RelPath;
 
 const ROOT: u64 = 1;
 const SYMLINK_HOPS: usize = 16;
+const UMASK: u16 = 0o022;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Inode {
-    File { data: Vec<u8>, executable: bool },
+    File { data: Vec<u8>, mode: u16 },
     Link(Vec<u8>),
     Dir(BTreeMap<String, u64>),
     Special,
@@ -81,7 +82,7 @@ pub(crate) type Tree = BTreeMap<String, Node>;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     Dir,
-    File { text: Vec<u8>, executable: bool },
+    File { text: Vec<u8>, mode: u16 },
     Link(Vec<u8>),
     Special,
 }
@@ -90,14 +91,7 @@ impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Dir => f.write_str("directory"),
-            Self::File { text, executable } => {
-                write!(
-                    f,
-                    "{}{:?}",
-                    if *executable { "executable " } else { "" },
-                    String::from_utf8_lossy(text)
-                )
-            }
+            Self::File { text, mode } => write!(f, "{mode:o} {:?}", String::from_utf8_lossy(text)),
             Self::Link(text) => write!(f, "link to {}", String::from_utf8_lossy(text)),
             Self::Special => f.write_str("special"),
         }
@@ -192,7 +186,7 @@ impl SimFs {
             }
         }
         for inode in &disk.unsynced_data {
-            let Some(Inode::File { data, executable }) = disk.inodes.get(inode).map(|inode| &**inode) else {
+            let Some(Inode::File { data, mode }) = disk.inodes.get(inode).map(|inode| &**inode) else {
                 continue;
             };
             let cut = match choose(3) {
@@ -200,10 +194,7 @@ impl SimFs {
                 1 => usize::try_from(choose(data.len() as u64 + 1)).unwrap(),
                 _ => data.len(),
             };
-            after.insert(
-                *inode,
-                Arc::new(Inode::File { data: data[..cut].to_vec(), executable: *executable }),
-            );
+            after.insert(*inode, Arc::new(Inode::File { data: data[..cut].to_vec(), mode: *mode }));
         }
         disk.inodes = after;
         disk.settle();
@@ -278,7 +269,7 @@ impl SimFs {
 
     /// Puts a file there, as a user's editor would: a new file in the old one's place.
     pub(crate) fn put_file(&self, path: &str, text: &[u8]) {
-        self.put(path, Inode::File { data: text.to_vec(), executable: false });
+        self.put(path, Inode::File { data: text.to_vec(), mode: 0o644 });
     }
 
     pub(crate) fn put_link(&self, path: &str, text: &str) {
@@ -296,6 +287,17 @@ impl SimFs {
         disk.touch(inode);
         if let Some(Inode::File { data, .. }) = disk.inodes.get_mut(&inode).map(Arc::make_mut) {
             *data = text.to_vec();
+        }
+        disk.settle();
+    }
+
+    /// Gives a file other permissions.
+    pub(crate) fn chmod(&self, path: &str, bits: u16) {
+        let mut disk = self.disk.lock().unwrap();
+        let inode = disk.resolve(Path::new(path)).unwrap();
+        disk.touch(inode);
+        if let Some(Inode::File { mode, .. }) = disk.inodes.get_mut(&inode).map(Arc::make_mut) {
+            *mode = bits;
         }
         disk.settle();
     }
@@ -341,9 +343,9 @@ impl Disk {
         self.next += 1;
         // The content of a new file is durable only when synced; until then a name may lead to an empty file.
         let blank = match &inode {
-            Inode::File { executable, .. } => {
+            Inode::File { mode, .. } => {
                 self.unsynced_data.insert(number);
-                Inode::File { data: Vec::new(), executable: *executable }
+                Inode::File { data: Vec::new(), mode: *mode }
             }
             Inode::Dir(_) => Inode::Dir(BTreeMap::new()),
             other => other.clone(),
@@ -416,9 +418,7 @@ impl Disk {
             let path = format!("{prefix}{name}");
             let node = match &*self.inodes[inode] {
                 Inode::Dir(_) => Node::Dir,
-                Inode::File { data, executable } => {
-                    Node::File { text: data.clone(), executable: *executable }
-                }
+                Inode::File { data, mode } => Node::File { text: data.clone(), mode: *mode },
                 Inode::Link(text) => Node::Link(text.clone()),
                 Inode::Special => Node::Special,
             };
@@ -446,8 +446,8 @@ impl Fs for SimFs {
 
     fn open_root(&self, path: &Path) -> io::Result<u64> {
         let disk = self.read()?;
-        let inode = disk.resolve(path)?;
-        if disk.is_dir(inode) { Ok(inode) } else { Err(errno(ENOTDIR)) }
+        let (inode, real) = disk.locate(path)?;
+        if real == path && disk.is_dir(inode) { Ok(inode) } else { Err(errno(ENOTDIR)) }
     }
 
     fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
@@ -473,14 +473,14 @@ impl Fs for SimFs {
     fn stat(&self, dir: &u64, name: &str) -> io::Result<Option<Stat>> {
         let disk = self.read()?;
         let Some(inode) = disk.entry(*dir, name) else { return Ok(None) };
-        let (kind, size, executable) = match &*disk.inodes[&inode] {
-            Inode::File { data, executable } => (FileKind::File, data.len() as u64, *executable),
-            Inode::Link(text) => (FileKind::Symlink, text.len() as u64, true),
-            Inode::Dir(_) => (FileKind::Directory, 0, true),
-            Inode::Special => (FileKind::Special, 0, false),
+        let (kind, size, mode) = match &*disk.inodes[&inode] {
+            Inode::File { data, mode } => (FileKind::File, data.len() as u64, *mode),
+            Inode::Link(text) => (FileKind::Symlink, text.len() as u64, 0o777),
+            Inode::Dir(_) => (FileKind::Directory, 0, 0o755),
+            Inode::Special => (FileKind::Special, 0, 0o600),
         };
         let changed = disk.changed[&inode];
-        Ok(Some(Stat { kind, executable, device: 1, inode, size, modified: changed, changed }))
+        Ok(Some(Stat { kind, mode, device: 1, inode, size, modified: changed, changed }))
     }
 
     fn list(&self, dir: &u64) -> io::Result<Vec<String>> {
@@ -527,7 +527,11 @@ impl Fs for SimFs {
         if disk.entry(*dir, name).is_some() {
             return Err(errno(EEXIST));
         }
-        let inode = disk.add(Inode::File { data: Vec::new(), executable: mode == Mode::Executable });
+        let mode = match mode {
+            Mode::Exact(bits) => bits,
+            asked => asked.bits() & !UMASK,
+        };
+        let inode = disk.add(Inode::File { data: Vec::new(), mode });
         disk.names(vec![(*dir, name.to_owned(), Some(inode))]);
         Ok(SimFile { inode })
     }

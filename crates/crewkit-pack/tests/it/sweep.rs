@@ -53,11 +53,11 @@ fn trees(fs: &SimFs) -> Tree {
     for root in ["/p", "/real", "/new"] {
         for (path, node) in fs.tree(root) {
             let node = match node {
-                crate::sim::Node::File { text, executable } if path.contains(".agentpack.manifest") => {
+                crate::sim::Node::File { text, mode } if path.contains(".agentpack.manifest") => {
                     let mut json: serde_json::Value = serde_json::from_slice(&text).unwrap();
                     json["generated_at"].take();
                     json["snapshot_id"].take();
-                    crate::sim::Node::File { text: json.to_string().into_bytes(), executable }
+                    crate::sim::Node::File { text: json.to_string().into_bytes(), mode }
                 }
                 node => node,
             };

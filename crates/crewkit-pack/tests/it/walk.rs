@@ -18,6 +18,8 @@ const PATHS: [&str; 6] = ["a.md", "b.md", "s/SKILL.md", "s/x/run", "t/SKILL.md",
 enum Move {
     /// The user saves a file.
     Edit { path: usize, text: u8, in_place: bool },
+    /// The user gives a file other permissions.
+    Chmod { path: usize, mode: u16 },
     /// The user removes a file.
     Remove { path: usize },
     /// A deploy of the files in `mask`, killed at some call or not.
@@ -35,6 +37,8 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
             in_place
         }),
         (0..PATHS.len()).prop_map(|path| Move::Remove { path }),
+        (0..PATHS.len(), prop_oneof![Just(0o600), Just(0o640), Just(0o400)])
+            .prop_map(|(path, mode)| Move::Chmod { path, mode }),
         (0_u8..32, 0_u8..4, kill()).prop_map(|(mask, text, kill)| Move::Deploy { mask, text, kill }),
         (any::<u8>(), any::<bool>(), kill()).prop_map(|(snapshot, before, kill)| Move::Rollback {
             snapshot,
@@ -51,6 +55,8 @@ struct Walk {
     seconds: i64,
     /// What the user saved last at a path, unless the user removed it again.
     saved: BTreeMap<&'static str, Vec<u8>>,
+    /// Every permissions the user gave a content at a path.
+    modes: BTreeMap<(&'static str, Vec<u8>), BTreeSet<u16>>,
 }
 
 impl Walk {
@@ -59,7 +65,7 @@ impl Walk {
         fs.make_dir("/home");
         fs.make_dir("/p");
         let world = World::new(fs.clone(), "/home", &[("codex", Path::new("/p"))]);
-        Self { fs, world, seconds: 0, saved: BTreeMap::new() }
+        Self { fs, world, seconds: 0, saved: BTreeMap::new(), modes: BTreeMap::new() }
     }
 
     fn step(&mut self, step: &Move) {
@@ -67,13 +73,22 @@ impl Walk {
         match step {
             Move::Edit { path, text, in_place } => {
                 let (path, text) = (PATHS[*path], format!("user {text}").into_bytes());
-                let is_file = matches!(self.fs.tree("/p").get(path), Some(Node::File { .. }));
-                if *in_place && is_file {
-                    self.fs.overwrite(&format!("/p/{path}"), &text);
-                } else {
-                    self.fs.put_file(&format!("/p/{path}"), &text);
+                let mut mode = 0o644;
+                match self.fs.tree("/p").get(path) {
+                    Some(Node::File { mode: present, .. }) if *in_place => {
+                        self.fs.overwrite(&format!("/p/{path}"), &text);
+                        mode = *present;
+                    }
+                    _ => self.fs.put_file(&format!("/p/{path}"), &text),
                 }
+                self.modes.entry((path, text.clone())).or_default().insert(mode);
                 self.saved.insert(path, text);
+            }
+            Move::Chmod { path, mode } => {
+                let path = PATHS[*path];
+                let Some(Node::File { text, .. }) = self.fs.tree("/p").remove(path) else { return };
+                self.fs.chmod(&format!("/p/{path}"), *mode);
+                self.modes.entry((path, text)).or_default().insert(*mode);
             }
             Move::Remove { path } => {
                 let path = PATHS[*path];
@@ -129,7 +144,14 @@ impl Walk {
             }
         }
         for (path, text) in &self.saved {
-            let here = matches!(tree.get(*path), Some(Node::File { text: found, .. }) if found == text);
+            let here = match tree.get(*path) {
+                Some(Node::File { text: found, mode }) if found == text => {
+                    let modes = &self.modes[&(*path, text.clone())];
+                    assert!(modes.contains(mode), "{path} has {mode:o}, which nobody gave it");
+                    true
+                }
+                _ => false,
+            };
             let digest = Digest::of(text);
             let kept = listed.contains(&((*path).to_owned(), digest)) && blobs.contains(&digest);
             assert!(here || kept, "{path} with {:?} is lost", String::from_utf8_lossy(text));

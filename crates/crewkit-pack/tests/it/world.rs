@@ -37,7 +37,7 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 
 fn new_file(text: &str) -> NewFile {
     let bytes = text.as_bytes();
-    let entry = Entry { sha256: Digest::of(bytes), kind: EntryKind::file(text.starts_with("#!")) };
+    let entry = Entry::new(Digest::of(bytes), EntryKind::file(text.starts_with("#!")));
     NewFile { entry, size: bytes.len() as u64, content: Content::Bytes(bytes.into()) }
 }
 

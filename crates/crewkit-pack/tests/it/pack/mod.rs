@@ -4,6 +4,7 @@ mod config;
 mod data;
 mod git;
 mod mistakes;
+mod modes;
 mod overlays;
 mod place;
 mod security;
