@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
 use crewkit_core::Limits;
 use futures_util::future::BoxFuture;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -67,6 +69,8 @@ struct Open {
 
 /// What all connections share.
 struct House {
+    router: Router,
+    builder: Builder<TokioExecutor>,
     /// Places for callers who are known.
     places: Arc<Semaphore>,
     /// Connections whose caller is not known yet, by age, with the way to end each.
@@ -150,9 +154,29 @@ impl Drop for Open {
     }
 }
 
+/// A connection that was entered among those that are not identified.
+struct Entered {
+    id: u64,
+    evicted: CancellationToken,
+}
+
 impl House {
+    fn new(router: Router, limits: Arc<Limits>, stop: CancellationToken) -> Arc<Self> {
+        let places = usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            router,
+            builder: builder(&limits),
+            places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
+            unidentified: Mutex::default(),
+            next_id: AtomicU64::new(0),
+            limits,
+            tracker: TaskTracker::new(),
+            stop,
+        })
+    }
+
     /// Enters a connection among those that are not identified; the oldest has to go when there are too many.
-    fn enter(self: &Arc<Self>) -> (u64, CancellationToken) {
+    fn enter(&self) -> Entered {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let evicted = CancellationToken::new();
         let mut unidentified = lock(&self.unidentified);
@@ -163,20 +187,46 @@ impl House {
             Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
             oldest.cancel();
         }
-        (id, evicted)
+        Entered { id, evicted }
     }
 
-    fn open(self: &Arc<Self>, id: u64, door: Door, peer: Peer) -> Connection {
+    /// Serves one connection to its end.
+    async fn attend(
+        self: Arc<Self>,
+        stream: Box<dyn Stream>,
+        door: Door,
+        peer: Peer,
+        entered: Entered,
+        watcher: Watcher,
+    ) {
         Metrics::global().connections.fetch_add(1, Ordering::Relaxed);
-        Connection(Arc::new(Open {
-            id,
+        let connection = Connection(Arc::new(Open {
+            id: entered.id,
             door,
             peer,
             has_asked: AtomicBool::new(false),
             place: Mutex::new(None),
-            house: Arc::clone(self),
+            house: Arc::clone(&self),
             _tracked: self.tracker.token(),
-        }))
+        }));
+        // Without a token the connection alone says who it is.
+        if peer == Peer::Owner && connection.admit().is_err() {
+            return;
+        }
+        let seen = connection.clone();
+        let router = self.router.clone().map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(seen.clone());
+            request
+        });
+        let service = TowerToHyperService::new(router);
+        let served = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+        tokio::select! {
+            served = watcher.watch(served) => if let Err(error) = served {
+                tracing::debug!(%error, "a connection ended badly");
+            },
+            () = connection.out_of_time() => {}
+            () = entered.evicted.cancelled() => {}
+        }
     }
 }
 
@@ -194,16 +244,7 @@ pub fn serve(
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let graceful = GracefulShutdown::new();
-        let places = usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS);
-        let house = Arc::new(House {
-            places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
-            unidentified: Mutex::default(),
-            next_id: AtomicU64::new(0),
-            limits: Arc::clone(&limits),
-            tracker: TaskTracker::new(),
-            stop: stop.clone(),
-        });
-        let builder = Arc::new(builder(&limits));
+        let house = House::new(router, Arc::clone(&limits), stop.clone());
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -217,32 +258,10 @@ pub fn serve(
                     continue;
                 }
             };
-            let (watcher, builder, router) = (graceful.watcher(), Arc::clone(&builder), router.clone());
-            let (id, evicted) = house.enter();
-            let house = Arc::clone(&house);
+            let (watcher, entered, house) = (graceful.watcher(), house.enter(), Arc::clone(&house));
             tokio::spawn(async move {
                 let (stream, door, peer) = accepted.identify(peers).await;
-                let connection = house.open(id, door, peer);
-                // Without a token the connection alone says who it is.
-                if peer == Peer::Owner && connection.admit().is_err() {
-                    return;
-                }
-                let seen = connection.clone();
-                let service = TowerToHyperService::new(router.map_request(
-                    move |mut request: axum::extract::Request<_>| {
-                        request.extensions_mut().insert(seen.clone());
-                        request
-                    },
-                ));
-                let served =
-                    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-                tokio::select! {
-                    served = watcher.watch(served) => if let Err(error) = served {
-                        tracing::debug!(%error, "a connection ended badly");
-                    },
-                    () = connection.out_of_time() => {}
-                    () = evicted.cancelled() => {}
-                }
+                house.attend(stream, door, peer, entered, watcher).await;
             });
         }
         drop(listeners);
@@ -258,8 +277,16 @@ pub fn serve(
     })
 }
 
+/// Serves one connection to its end, as [`serve`] does. For tests that bring bytes of their own.
+pub async fn serve_stream(stream: Box<dyn Stream>, peer: Peer, router: Router, limits: Arc<Limits>) {
+    let house = House::new(router, limits, CancellationToken::new());
+    let graceful = GracefulShutdown::new();
+    let entered = house.enter();
+    house.attend(stream, Door::Unix, peer, entered, graceful.watcher()).await;
+}
+
 /// The bytes of a connection, whatever they travel through.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// A connection that has been accepted, and nothing more.

@@ -13,7 +13,7 @@ pub mod router;
 #[cfg(target_os = "linux")]
 mod socket_owner;
 
-pub use connections::{Connection, Listeners, serve};
+pub use connections::{Connection, Listeners, serve, serve_stream};
 pub use guard::Guard;
 pub use peer::{Peer, PeerPolicy};
 pub use problem::{HttpProblem, read_body};

@@ -6,6 +6,7 @@ mod arguments;
 mod attacks;
 mod conformance_messages;
 mod conformance_resume;
+mod corpus;
 mod http;
 mod kit;
 mod pack_contract;
