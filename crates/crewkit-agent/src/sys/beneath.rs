@@ -34,6 +34,9 @@ mod unix {
         path: PathBuf,
     }
 
+    /// How often a look-up is repeated that others disturb.
+    #[cfg(target_os = "linux")]
+    const LOOKUP_TRIES: u32 = 100;
     const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
     impl Root {
@@ -53,19 +56,15 @@ mod unix {
             // Without NONBLOCK a named pipe would hold us for ever.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let file = File::from(open_beneath(&self.handle, name, flags, Mode::empty())?);
-            let metadata = file.metadata()?;
-            if !metadata.is_file() {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+            let too_large =
+                || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes"));
+            if regular(&file)?.len() > limit {
+                return Err(too_large());
             }
             let mut bytes = Vec::new();
+            // It may grow while it is read, and some files do not say how long they are.
             file.take(limit + 1).read_to_end(&mut bytes)?;
-            if bytes.len() as u64 > limit {
-                return Err(io::Error::new(
-                    io::ErrorKind::FileTooLarge,
-                    format!("larger than {limit} bytes"),
-                ));
-            }
-            Ok(bytes)
+            if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
         }
 
         /// Replaces or creates a file as a whole; missing directories are created.
@@ -79,7 +78,7 @@ mod unix {
             match kind {
                 None | Some(FileType::RegularFile) => {}
                 Some(FileType::Symlink) => return self.write_through(name, bytes),
-                Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+                Some(_) => return Err(not_regular()),
             }
             let mode =
                 before.map_or(Mode::from_raw_mode(0o644), |stat| Mode::from_raw_mode(stat.st_mode & 0o777));
@@ -97,14 +96,25 @@ mod unix {
 
         /// Writes to where a link beneath the root leads, if that is beneath the root too.
         fn write_through(&self, name: &Path, bytes: &[u8]) -> io::Result<()> {
-            let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            File::from(open_beneath(&self.handle, name, flags, Mode::empty())?).write_all(bytes)
+            // Not truncated before it is known what was opened.
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let mut file = File::from(open_beneath(&self.handle, name, flags, Mode::empty())?);
+            if std::os::unix::fs::MetadataExt::nlink(&regular(&file)?) > 1 {
+                // It is changed in place, and its other names may be somebody else's.
+                let what = "the link leads to a file that has other names";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+            }
+            file.set_len(0)?;
+            file.write_all(bytes)
         }
 
+        /// Opens the directory called `name`; what is missing on the way is created.
         fn create_dirs(&self, name: &Path) -> io::Result<OwnedFd> {
             let mut current = open_beneath(&self.handle, Path::new("."), DIRECTORY, Mode::empty())?;
+            let mut so_far = PathBuf::new();
             for part in name.components() {
                 let part = Path::new(part.as_os_str());
+                so_far.push(part);
                 match rustix::fs::mkdirat(&current, part, Mode::from_raw_mode(0o755)) {
                     Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
@@ -114,9 +124,7 @@ mod unix {
                     Ok(next) => next,
                     // A link to a directory: allowed when it stays beneath the root.
                     Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
-                        let so_far: PathBuf =
-                            name.components().take_while(|c| c.as_os_str() != part).collect();
-                        open_beneath(&self.handle, &so_far.join(part), DIRECTORY, Mode::empty())?
+                        open_beneath(&self.handle, &so_far, DIRECTORY, Mode::empty())?
                     }
                     Err(error) => return Err(error.into()),
                 };
@@ -124,8 +132,8 @@ mod unix {
             Ok(current)
         }
 
-        /// The entries of a directory, sorted by name; links are reported, not followed.
-        pub(crate) fn list(&self, name: &Path) -> io::Result<Vec<(String, Kind)>> {
+        /// The entries of a directory, sorted by name; links are reported, not followed. Of more than `most` some are left out.
+        pub(crate) fn list(&self, name: &Path, most: usize) -> io::Result<Vec<(String, Kind)>> {
             let name = if name.as_os_str().is_empty() { Path::new(".") } else { name };
             let handle = open_beneath(&self.handle, name, DIRECTORY, Mode::empty())?;
             let mut entries = Vec::new();
@@ -134,6 +142,9 @@ mod unix {
                 let Ok(text) = entry.file_name().to_str() else { continue };
                 if matches!(text, "." | "..") {
                     continue;
+                }
+                if entries.len() == most {
+                    break;
                 }
                 let kind = match entry.file_type() {
                     FileType::RegularFile => Kind::File,
@@ -146,6 +157,16 @@ mod unix {
             entries.sort_unstable();
             Ok(entries)
         }
+    }
+
+    fn not_regular() -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+    }
+
+    /// What is known of an open file, if it is one that ends and does not make its reader wait.
+    fn regular(file: &File) -> io::Result<std::fs::Metadata> {
+        let metadata = file.metadata()?;
+        if metadata.is_file() { Ok(metadata) } else { Err(not_regular()) }
     }
 
     fn kind_of(directory: &OwnedFd, name: &str) -> Kind {
@@ -164,10 +185,12 @@ mod unix {
         use rustix::fs::ResolveFlags;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let name = if name.as_os_str().is_empty() { Path::new(".") } else { name };
+        let mut tries = 0;
         loop {
+            tries += 1;
             match rustix::fs::openat2(root, name, flags, mode, resolve) {
-                // The kernel saw a rename in the middle of the look-up.
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                // The kernel saw a rename in the middle of the look-up; or somebody has a lease on the file and does not give it up.
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) if tries < LOOKUP_TRIES => {}
                 Err(rustix::io::Errno::XDEV) => {
                     return Err(io::Error::new(
                         io::ErrorKind::PermissionDenied,
@@ -222,8 +245,92 @@ mod elsewhere {
             match *self {}
         }
 
-        pub(crate) fn list(&self, _: &Path) -> io::Result<Vec<(String, Kind)>> {
+        pub(crate) fn list(&self, _: &Path, _: usize) -> io::Result<Vec<(String, Kind)>> {
             match *self {}
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One thing in a tree; names are few, so that they come twice.
+    #[derive(Debug, Clone)]
+    enum Thing {
+        File(PathBuf),
+        Link(PathBuf, PathBuf),
+    }
+
+    fn path(parts: std::ops::Range<usize>) -> impl Strategy<Value = PathBuf> {
+        prop::collection::vec(prop::sample::select(vec!["a", "b", "d"]), parts)
+            .prop_map(|parts| parts.iter().collect())
+    }
+
+    fn thing() -> impl Strategy<Value = Thing> {
+        let up = (0_usize..3, path(0..3));
+        let target = up.prop_map(|(up, rest)| std::iter::repeat_n("..", up).collect::<PathBuf>().join(rest));
+        prop_oneof![
+            path(1..4).prop_map(Thing::File),
+            (path(1..4), target).prop_map(|(at, to)| Thing::Link(at, to)),
+        ]
+    }
+
+    /// Makes what can be made: a name may be taken already.
+    fn build(root: &Path, things: &[Thing]) {
+        for thing in things {
+            let (Thing::File(at) | Thing::Link(at, _)) = thing;
+            let at = root.join(at);
+            let inside = |path: &Path| path.canonicalize().is_ok_and(|path| path.starts_with(root));
+            if std::fs::create_dir_all(at.parent().unwrap()).is_err() || !inside(at.parent().unwrap()) {
+                continue;
+            }
+            let _ = match thing {
+                Thing::File(_) if at.symlink_metadata().is_err() => std::fs::write(&at, at.to_str().unwrap()),
+                Thing::Link(_, to) if !to.as_os_str().is_empty() => std::os::unix::fs::symlink(to, &at),
+                _ => Ok(()),
+            };
+        }
+    }
+
+    fn files(directory: &Path, found: &mut BTreeMap<PathBuf, String>) {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                files(&entry.path(), found);
+            } else if kind.is_file() {
+                found.insert(entry.path(), std::fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// A write changes the file that the name leads to, and no other; one that fails changes none.
+        #[test]
+        fn a_write_reaches_the_file_that_was_named(things in prop::collection::vec(thing(), 0..12), name in path(1..5)) {
+            let outer = tempfile::tempdir().unwrap();
+            let outer = outer.path().canonicalize().unwrap();
+            let tree = outer.join("tree");
+            std::fs::create_dir(&tree).unwrap();
+            build(&tree, &things);
+            let mut expected = BTreeMap::new();
+            files(&outer, &mut expected);
+            let written = Root::open(&tree).unwrap().write(&name, b"new");
+            if written.is_ok() {
+                let target = tree.join(&name).canonicalize().unwrap();
+                prop_assert!(target.starts_with(&tree), "it left the tree: {target:?}");
+                expected.insert(target, "new".to_owned());
+            }
+            let mut found = BTreeMap::new();
+            files(&outer, &mut found);
+            prop_assert_eq!(found, expected, "{:?}", written);
         }
     }
 }

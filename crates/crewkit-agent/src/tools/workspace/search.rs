@@ -1,6 +1,7 @@
 //! Listing files and searching their contents.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crewkit_core::Limits;
 use serde_json::{Value, json};
@@ -74,7 +75,7 @@ pub(super) fn search(root: &Root, limits: &Limits, arguments: &Value) -> Result<
     };
     let ending = arguments["ending"].as_str().unwrap_or_default();
     let mut files: Vec<PathBuf> = Vec::new();
-    let complete = match root.list(&start) {
+    let complete = match root.list(&start, 1) {
         Ok(_) => walk(root, limits, &start, MAX_DEPTH, &mut |path, kind| {
             if kind == Kind::File && path.to_string_lossy().ends_with(ending) {
                 files.push(path.to_owned());
@@ -87,7 +88,13 @@ pub(super) fn search(root: &Root, limits: &Limits, arguments: &Value) -> Result<
         }
     };
     let mut found = Found { text: String::new(), count: 0, room: limits.tool_result_bytes };
+    let until = Instant::now() + Duration::from_secs(limits.tool_call_seconds);
+    let mut in_time = true;
     for file in &files {
+        if Instant::now() >= until {
+            in_time = false;
+            break;
+        }
         // A file that cannot be read, or is no text, has no matches.
         let Ok(bytes) = root.read(file, limits.tool_file_bytes) else { continue };
         let Ok(contents) = String::from_utf8(bytes) else { continue };
@@ -97,7 +104,7 @@ pub(super) fn search(root: &Root, limits: &Limits, arguments: &Value) -> Result<
             }
         }
     }
-    if !complete {
+    if !complete || !in_time {
         found.text.push_str("(not every file was searched; name a directory)");
     }
     Ok(if found.text.is_empty() { "(no matches)".to_owned() } else { found.text })
@@ -132,9 +139,11 @@ fn walk(
 ) -> Result<bool, String> {
     let shown = if start.as_os_str().is_empty() { Path::new(".") } else { start };
     let mut open = vec![(start.to_owned(), depth, true)];
+    let most = usize::try_from(limits.tool_walk_entries).unwrap_or(usize::MAX - 2);
     let mut seen = 0;
     while let Some((directory, depth, is_start)) = open.pop() {
-        let entries = match root.list(&directory) {
+        // One more than there is room for, and `.git`: then it is known that some are left out.
+        let entries = match root.list(&directory, most - seen + 2) {
             Ok(entries) => entries,
             Err(error) if is_start => return Err(format!("{}: {error}", shown.display())),
             // Gone or closed meanwhile.
@@ -145,10 +154,10 @@ fn walk(
             if name == ".git" {
                 continue;
             }
-            seen += 1;
-            if seen > limits.tool_walk_entries {
+            if seen == most {
                 return Ok(false);
             }
+            seen += 1;
             let path = directory.join(name);
             if !visit(&path, kind) {
                 return Ok(false);
