@@ -208,7 +208,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let catalog = mcp::catalog()?;
             let selection = mcp::selection(&config, &catalog)?;
             let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
-            mcp::serve(catalog, &Arc::new(services(&config, base, None)?), selection, &config.limits())?;
+            let services = services(&config, ServedAt { base, ports: &[], socket: None })?;
+            mcp::serve(catalog, &Arc::new(services), selection, &config.limits())?;
         }
         Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
@@ -219,11 +220,21 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The services of this process; `socket` is where agents reach it, if they can.
-pub fn services(config: &Config, public_base: &str, socket: Option<PathBuf>) -> Result<Services, Failure> {
+/// Where this process is reached; one that serves nobody has neither ports nor a socket.
+pub struct ServedAt<'a> {
+    /// Base of the links handed to clients.
+    pub base: &'a str,
+    /// TCP ports it listens on.
+    pub ports: &'a [u16],
+    /// The socket of the home.
+    pub socket: Option<PathBuf>,
+}
+
+/// The services of this process.
+pub fn services(config: &Config, at: ServedAt<'_>) -> Result<Services, Failure> {
     let pack = Arc::new(pack::service(config.limits())?);
-    let mut options = agent::options(config, public_base)?;
-    options.server_socket = socket;
+    let mut options = agent::options(config, at.base, at.ports)?;
+    options.server_socket = at.socket;
     let agents = Agents::lazy(options).or_forward(agent::forward(config));
     let agents = Arc::new(agents);
     let fleet = match fleet::service(config, &pack)? {

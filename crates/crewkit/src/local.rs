@@ -70,7 +70,7 @@ pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<
 }
 
 fn options(config: &Config, pack: &Arc<Pack>) -> Result<LocalOptions, Failure> {
-    let engine = agent::options(config, "")?;
+    let engine = agent::options(config, "", &[])?;
     let limits = config.limits();
     let longest = Duration::from_secs(limits.fleet_git_seconds);
     let git = Git::new("git", engine.child_environment.iter().cloned(), longest);

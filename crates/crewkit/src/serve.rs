@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent;
+use crate::cli::ServedAt;
 use crate::clients;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -73,7 +74,8 @@ fn serve(
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
         let base = base_url(config, address);
-        let services = Arc::new(crate::cli::services(config, &base, Some(socket::path(&config.home)))?);
+        let at = ServedAt { base: &base, ports: &[address.port()], socket: Some(socket::path(&config.home)) };
+        let services = Arc::new(crate::cli::services(config, at)?);
         // Opened now: what the last server left running is told truthfully before anybody asks.
         let engine = open_engine(&services, &working).await?;
         crate::local::open(&services).await;

@@ -180,7 +180,19 @@ pub const SETTINGS: &[Setting] = &[
         "agents.commands_network",
         Kind::Flag,
         "true",
-        "Whether confined commands may use the network; local sockets they may use in any case.",
+        "Whether confined commands may use the network; the server's own ports are closed to them in any case.",
+    ),
+    setting(
+        "agents.commands_unix_sockets",
+        Kind::Flag,
+        "false",
+        "Whether confined commands may use Unix sockets of other programs, such as that of a container engine.",
+    ),
+    setting(
+        "agents.commands_env",
+        Kind::List,
+        "",
+        "Variables that commands of agents get, beside PATH, the locale and a few others; secrets of crewkit never.",
     ),
     setting(
         "agents.commands_read",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crewkit_core::Limits;
 use crewkit_core::run::{RunId, StopReason};
 use tokio::io::AsyncWriteExt;
-use tokio::process::{ChildStderr, ChildStdout, Command};
+use tokio::process::{ChildStderr, ChildStdout};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ use crate::contract::{Durability, End, Transcript, cut_middle};
 use crate::event::EventBody;
 use crate::lines::{Line, Lines};
 use crate::sync::lock;
-use crate::sys::ProcessTree;
+use crate::sys::{Launch, ProcessTree};
 
 /// Lines of the transcript gathered before they are written; keeps a chatty process from costing a commit per line.
 const GATHERED: usize = 64;
@@ -38,6 +38,8 @@ pub struct Errand<'a> {
     pub environment: &'a [(std::ffi::OsString, std::ffi::OsString)],
     /// Variables by which it knows itself and its server; nothing replaces them.
     pub identity: &'a [(std::ffi::OsString, std::ffi::OsString)],
+    /// Command line of the helper that supervises it.
+    pub helper: &'a [std::ffi::OsString],
     /// Where its output goes.
     pub transcript: &'a dyn Transcript,
     /// Cancelled when the run has ended by another hand.
@@ -62,15 +64,14 @@ pub async fn drive(driver: &ProcessDriver, errand: Errand<'_>) -> End {
 
 fn start(driver: &ProcessDriver, errand: &Errand<'_>) -> std::io::Result<ProcessTree> {
     let line = driver.command_line(errand.id, errand.contract, errand.workdir);
-    let Some((program, arguments)) = line.split_first() else {
-        return Err(std::io::ErrorKind::InvalidInput.into());
-    };
-    let mut command = Command::new(program);
+    let line: Vec<std::ffi::OsString> = line.into_iter().map(Into::into).collect();
+    let mut launch = Launch::new(errand.helper, None, &line)?;
+    let command = &mut launch.command;
     let environment = errand.environment.iter().chain(&driver.environment).chain(errand.identity);
-    command.args(arguments).env_clear().envs(environment.map(|(name, value)| (name, value)));
+    command.env_clear().envs(environment.map(|(name, value)| (name, value)));
     command.current_dir(errand.workdir).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(if driver.stdin == Stdin::Contract { Stdio::piped() } else { Stdio::null() });
-    ProcessTree::spawn(command, errand.id.as_str())
+    ProcessTree::spawn(launch, errand.id.as_str())
 }
 
 async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: ProcessTree) -> End {

@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::model::{EndpointModel, Model, Rehearsal};
 use crate::store::{Ack, Begin, Change, Effect, NewRun, PayloadInfo, RunRecord, RunSpec, Store};
 use crate::sync::lock;
-use crate::tools::CommandPolicy;
+use crate::tools::Commands;
 use crate::tools::mcp::{ListedTool, ServerStatus, Surroundings, ToolServers};
 use task::{Attempt, Means, Origin};
 
@@ -119,7 +119,7 @@ struct Shared {
     endpoints: Vec<Arc<EndpointModel>>,
     drivers: Vec<Arc<ProcessDriver>>,
     servers: ToolServers,
-    commands: Arc<CommandPolicy>,
+    commands: Arc<Commands>,
     scratch: PathBuf,
     tasks: TaskTracker,
     runtime: tokio::runtime::Handle,
@@ -166,6 +166,7 @@ impl Engine {
                 .map_err(|_| Error::Setting("the run store broke while opening".to_owned()))??;
             let surroundings = Surroundings {
                 environment: options.child_environment.clone(),
+                helper: options.helper.clone(),
                 limits: Arc::clone(&options.limits),
             };
             let engine = Self {
@@ -175,7 +176,11 @@ impl Engine {
                     endpoints,
                     drivers: options.drivers.iter().cloned().map(Arc::new).collect(),
                     servers: ToolServers::new(options.tool_servers.clone(), surroundings),
-                    commands: Arc::new(options.commands.clone()),
+                    commands: Arc::new(Commands {
+                        policy: options.commands.clone(),
+                        helper: options.helper.clone(),
+                        server_ports: options.server_ports.clone(),
+                    }),
                     scratch: options.home.join("scratch"),
                     tasks: TaskTracker::new(),
                     runtime: tokio::runtime::Handle::current(),

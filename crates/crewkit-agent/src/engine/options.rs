@@ -26,6 +26,12 @@ pub struct Options {
     pub drivers: Vec<ProcessDriver>,
     /// Tool servers.
     pub tool_servers: Vec<ServerConfig>,
+    /// Command line of the helper that supervises processes of runs and confines commands: this program with the arguments that
+    /// make it call [`crate::supervisor::run`]. Without one, processes are ended by their group and their mark, and
+    /// there are no confined commands.
+    pub helper: Vec<OsString>,
+    /// TCP ports of the server that runs the agents; confined commands cannot connect to them.
+    pub server_ports: Vec<u16>,
     /// Whether agents may run commands.
     pub commands: CommandPolicy,
     /// The environment drivers and tool servers start from.
@@ -47,6 +53,8 @@ impl Options {
             models: Vec::new(),
             drivers: ProcessDriver::presets(),
             tool_servers: Vec::new(),
+            helper: Vec::new(),
+            server_ports: Vec::new(),
             commands: CommandPolicy::Off,
             child_environment: Vec::new(),
             server_socket: None,

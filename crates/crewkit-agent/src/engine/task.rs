@@ -198,6 +198,7 @@ impl Engine {
             workdir: &workdir,
             environment: &options.child_environment,
             identity: &identity,
+            helper: &options.helper,
             transcript,
             halt: attempt.halt.clone(),
             wall: Caps::of(&options.limits, &record.spec).wall,

@@ -25,6 +25,7 @@ mod unix {
     use std::os::fd::OwnedFd;
     use std::path::PathBuf;
 
+    use crate::sys::confine::KnownDirectory;
     use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
     /// An open directory.
@@ -49,6 +50,12 @@ mod unix {
         /// Where it was when it was opened.
         pub(crate) fn path(&self) -> &Path {
             &self.path
+        }
+
+        /// The directory with the numbers by which it is known again.
+        pub(crate) fn known(&self) -> io::Result<KnownDirectory> {
+            let stat = rustix::fs::fstat(&self.handle)?;
+            Ok(KnownDirectory { path: self.path.clone(), device: stat.st_dev, inode: stat.st_ino })
         }
 
         /// Reads a regular file of at most `limit` bytes.
@@ -237,6 +244,10 @@ mod elsewhere {
             match *self {}
         }
 
+        pub(crate) fn known(&self) -> io::Result<crate::sys::confine::KnownDirectory> {
+            match *self {}
+        }
+
         pub(crate) fn read(&self, _: &Path, _: u64) -> io::Result<Vec<u8>> {
             match *self {}
         }
@@ -286,12 +297,15 @@ mod tests {
         for thing in things {
             let (Thing::File(at) | Thing::Link(at, _)) = thing;
             let at = root.join(at);
-            let inside = |path: &Path| path.canonicalize().is_ok_and(|path| path.starts_with(root));
-            if std::fs::create_dir_all(at.parent().unwrap()).is_err() || !inside(at.parent().unwrap()) {
+            let Some(parent) = at.parent() else { continue };
+            let made = std::fs::create_dir_all(parent).and_then(|()| parent.canonicalize());
+            if !made.is_ok_and(|parent| parent.starts_with(root)) {
                 continue;
             }
             let _ = match thing {
-                Thing::File(_) if at.symlink_metadata().is_err() => std::fs::write(&at, at.to_str().unwrap()),
+                Thing::File(_) if at.symlink_metadata().is_err() => {
+                    std::fs::write(&at, at.display().to_string())
+                }
                 Thing::Link(_, to) if !to.as_os_str().is_empty() => std::os::unix::fs::symlink(to, &at),
                 _ => Ok(()),
             };
@@ -299,12 +313,13 @@ mod tests {
     }
 
     fn files(directory: &Path, found: &mut BTreeMap<PathBuf, String>) {
-        for entry in std::fs::read_dir(directory).unwrap().flatten() {
-            let kind = entry.file_type().unwrap();
-            if kind.is_dir() {
-                files(&entry.path(), found);
-            } else if kind.is_file() {
-                found.insert(entry.path(), std::fs::read_to_string(entry.path()).unwrap());
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => files(&entry.path(), found),
+                Ok(kind) if kind.is_file() => {
+                    found.insert(entry.path(), std::fs::read_to_string(entry.path()).unwrap_or_default());
+                }
+                _ => {}
             }
         }
     }

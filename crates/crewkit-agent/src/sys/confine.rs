@@ -1,31 +1,55 @@
-//! Running a command that can reach its working directory and the system's programs, and nothing else.
+//! What a command of an agent may reach, and how a process locks itself in.
 //!
-//! A process can only lock itself in, so a command is started through a small helper (this module behind a hidden
-//! sub-command of the binary) that does so and then becomes the command.
+//! A process can only lock itself in, so a command is started through a helper (see [`super::supervisor`]), a hidden sub-command
+//! of the binary. Its arguments are made and read here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// What a confined command may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Confinement {
-    /// Directories it may read and change.
+    /// The directory it works in and may change, if it has one: known by more than its path, because somebody else may put
+    /// another directory, or a link to one, in its place.
+    pub workdir: Option<KnownDirectory>,
+    /// Other directories it may read and change.
     pub writable: Vec<PathBuf>,
     /// Directories it may read and run programs from.
     pub readable: Vec<PathBuf>,
     /// Whether it may use the network.
     pub network: bool,
+    /// TCP ports it may not connect to, even with the network.
+    pub closed_ports: Vec<u16>,
+    /// Whether it may use Unix sockets that others have made.
+    pub unix_sockets: bool,
+}
+
+/// A directory that is the same one only with the same numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownDirectory {
+    /// Where it was found.
+    pub path: PathBuf,
+    /// The number of its file system.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
 }
 
 /// Why a command was not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     /// The helper was called wrongly.
-    #[error("usage: [--write DIR]… [--read DIR]… [--network] -- PROGRAM [ARGUMENT]…")]
+    #[error(
+        "usage: [--control FD] [--unconfined] [--workdir DEVICE INODE DIR] [--write DIR]… [--read DIR]… [--network] \
+         [--closed-port PORT]… [--unix-sockets] -- PROGRAM [ARGUMENT]…"
+    )]
     Usage,
     /// The kernel cannot confine.
     #[error("this system cannot confine commands: {0}")]
     Unavailable(String),
+    /// The working directory is not what it was.
+    #[error("{}: the working directory was moved or replaced", .0.display())]
+    Moved(PathBuf),
     /// The program could not be started.
     #[error("{}: {source}", PathBuf::from(program).display())]
     Start {
@@ -39,68 +63,51 @@ pub enum ConfineError {
 impl Confinement {
     /// The arguments that make the helper apply this to `command`.
     pub fn to_arguments(&self, command: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-        let mut arguments = Vec::new();
+        let mut arguments: Vec<OsString> = Vec::new();
+        if let Some(KnownDirectory { path, device, inode }) = &self.workdir {
+            arguments.extend(["--workdir".into(), device.to_string().into(), inode.to_string().into()]);
+            arguments.push(path.clone().into());
+        }
         for (flag, paths) in [("--write", &self.writable), ("--read", &self.readable)] {
             for path in paths {
                 arguments.extend([flag.into(), path.clone().into_os_string()]);
             }
         }
-        if self.network {
-            arguments.push("--network".into());
+        for port in &self.closed_ports {
+            arguments.extend(["--closed-port".into(), port.to_string().into()]);
         }
+        let flags = [(self.network, "--network"), (self.unix_sockets, "--unix-sockets")];
+        arguments.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.into()));
         arguments.push("--".into());
         arguments.extend(command);
         arguments
     }
 
-    /// Reads what [`Self::to_arguments`] wrote.
-    pub fn from_arguments(
-        arguments: impl IntoIterator<Item = OsString>,
-    ) -> Result<(Self, Vec<OsString>), ConfineError> {
-        let mut confinement = Self::default();
-        let mut arguments = arguments.into_iter();
-        loop {
-            let flag = arguments.next().ok_or(ConfineError::Usage)?;
-            match flag.to_str() {
-                Some("--write") => {
-                    confinement.writable.push(arguments.next().ok_or(ConfineError::Usage)?.into());
-                }
-                Some("--read") => {
-                    confinement.readable.push(arguments.next().ok_or(ConfineError::Usage)?.into());
-                }
-                Some("--network") => confinement.network = true,
-                Some("--") => break,
-                _ => return Err(ConfineError::Usage),
+    /// Takes one flag with its values; says whether it is one of the confinement's.
+    pub(super) fn take(
+        &mut self,
+        flag: &OsStr,
+        values: &mut impl Iterator<Item = OsString>,
+    ) -> Result<bool, ConfineError> {
+        let mut value = || values.next().ok_or(ConfineError::Usage);
+        match flag.to_str() {
+            Some("--workdir") => {
+                let (device, inode) = (number(&value()?)?, number(&value()?)?);
+                self.workdir = Some(KnownDirectory { path: value()?.into(), device, inode });
             }
+            Some("--write") => self.writable.push(value()?.into()),
+            Some("--read") => self.readable.push(value()?.into()),
+            Some("--closed-port") => self.closed_ports.push(number(&value()?)?),
+            Some("--network") => self.network = true,
+            Some("--unix-sockets") => self.unix_sockets = true,
+            _ => return Ok(false),
         }
-        let command: Vec<OsString> = arguments.collect();
-        if command.is_empty() { Err(ConfineError::Usage) } else { Ok((confinement, command)) }
+        Ok(true)
     }
 }
 
-/// The helper's whole life: lock this process in and become the command. Returns only if that failed.
-pub fn exec(arguments: impl IntoIterator<Item = OsString>) -> ConfineError {
-    let (confinement, command) = match Confinement::from_arguments(arguments) {
-        Ok(parsed) => parsed,
-        Err(error) => return error,
-    };
-    match platform::apply(&confinement) {
-        Ok(()) => become_command(&command),
-        Err(error) => error,
-    }
-}
-
-#[cfg(unix)]
-fn become_command(command: &[OsString]) -> ConfineError {
-    use std::os::unix::process::CommandExt;
-    let Some((program, arguments)) = command.split_first() else { return ConfineError::Usage };
-    let source = std::process::Command::new(program).args(arguments).exec();
-    ConfineError::Start { program: program.clone(), source }
-}
-
-#[cfg(not(unix))]
-fn become_command(_: &[OsString]) -> ConfineError {
-    ConfineError::Unavailable("not a Unix system".to_owned())
+pub(super) fn number<N: std::str::FromStr>(text: &OsStr) -> Result<N, ConfineError> {
+    text.to_str().and_then(|text| text.parse().ok()).ok_or(ConfineError::Usage)
 }
 
 /// Whether the kernel can confine commands.
@@ -108,31 +115,37 @@ pub fn available() -> bool {
     platform::available()
 }
 
+pub(super) use platform::lock_in;
+
 #[cfg(target_os = "linux")]
 mod platform {
-    use std::collections::BTreeMap;
+    use std::os::fd::OwnedFd;
 
     use landlock::{
-        ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
-        RulesetStatus, Scope, path_beneath_rules,
+        ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
+        RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+        path_beneath_rules,
     };
+    use rustix::fs::{Mode, OFlags};
+    use rustix::thread::{CapabilitySet, CapabilitySets};
 
-    use seccompiler::{
-        BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-        SeccompFilter, SeccompRule,
-    };
+    use super::{ConfineError, Confinement, KnownDirectory};
+    use crate::sys::seccomp;
 
-    use super::{ConfineError, Confinement};
-
-    /// Marks calls of the second kind x86-64 kernels may take: the same calls under other numbers.
-    const OTHER_ABI: i64 = 0x4000_0000;
     /// The newest set of rights asked for; an older kernel enforces the part it knows.
     const RIGHTS: ABI = ABI::V6;
-    /// Devices every program expects.
-    const DEVICES: [&str; 6] =
-        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+    /// Devices every program expects. The terminal is not among them: whoever can write to it can type into it.
+    const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+    /// What is left of root's powers: those over files that it may reach, and to become somebody with less.
+    const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+        .union(CapabilitySet::DAC_OVERRIDE)
+        .union(CapabilitySet::FOWNER)
+        .union(CapabilitySet::FSETID)
+        .union(CapabilitySet::SETGID)
+        .union(CapabilitySet::SETUID)
+        .union(CapabilitySet::NET_BIND_SERVICE);
 
-    pub(super) fn available() -> bool {
+    pub(in crate::sys) fn available() -> bool {
         Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(ABI::V1))
@@ -140,57 +153,79 @@ mod platform {
             .is_ok()
     }
 
-    pub(super) fn apply(confinement: &Confinement) -> Result<(), ConfineError> {
-        let no = |error: landlock::RulesetError| ConfineError::Unavailable(error.to_string());
-        let mut ruleset = Ruleset::default()
-            .handle_access(AccessFs::from_all(RIGHTS))
-            .and_then(|rules| rules.scope(Scope::from_all(RIGHTS)))
-            .map_err(no)?;
-        if !confinement.network {
-            ruleset = ruleset.handle_access(AccessNet::from_all(RIGHTS)).map_err(no)?;
-        }
-        let devices = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-        let status = ruleset
-            .create()
-            .and_then(|rules| {
-                rules.add_rules(path_beneath_rules(&confinement.writable, AccessFs::from_all(RIGHTS)))
-            })
-            .and_then(|rules| {
-                rules.add_rules(path_beneath_rules(&confinement.readable, AccessFs::from_read(RIGHTS)))
-            })
-            .and_then(|rules| rules.add_rules(path_beneath_rules(DEVICES, devices)))
-            .and_then(landlock::RulesetCreated::restrict_self)
-            .map_err(no)?;
-        if status.ruleset == RulesetStatus::NotEnforced {
+    /// Locks this process in for good. Everything it starts is locked in with it.
+    pub(in crate::sys) fn lock_in(confinement: &Confinement) -> Result<(), ConfineError> {
+        let workdir = confinement.workdir.as_ref().map(enter).transpose()?;
+        drop_capabilities()?;
+        let no = |error: RulesetError| ConfineError::Unavailable(error.to_string());
+        let status = rules(confinement, workdir).and_then(RulesetCreated::restrict_self).map_err(no)?;
+        if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
             return Err(ConfineError::Unavailable("the kernel has no Landlock".to_owned()));
         }
-        if confinement.network { Ok(()) } else { forbid_sockets() }
+        seccomp::apply(confinement.network, confinement.unix_sockets).map_err(ConfineError::Unavailable)
     }
 
-    /// Landlock knows TCP alone, and data gets out by UDP just as well. So no socket can be made but local ones, neither by the
-    /// ordinary call nor by the ring that makes calls in its place.
-    fn forbid_sockets() -> Result<(), ConfineError> {
-        let no = |error: &dyn std::fmt::Display| {
-            ConfineError::Unavailable(format!("the network cannot be denied: {error}"))
-        };
-        let local = u64::from(libc::AF_UNIX.unsigned_abs());
-        let not_local = || {
-            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, local)
-                .and_then(|condition| SeccompRule::new(vec![condition]))
-        };
-        let mut forbidden = BTreeMap::new();
-        for number in [libc::SYS_socket, libc::SYS_socket | OTHER_ABI] {
-            forbidden.insert(number, vec![not_local().map_err(|error| no(&error))?]);
+    /// Opens the directory and goes there, if it is still the one that was meant.
+    fn enter(known: &KnownDirectory) -> Result<OwnedFd, ConfineError> {
+        let moved = || ConfineError::Moved(known.path.clone());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(&known.path, flags, Mode::empty()).map_err(|_| moved())?;
+        let stat = rustix::fs::fstat(&handle).map_err(|_| moved())?;
+        if (stat.st_dev, stat.st_ino) != (known.device, known.inode) {
+            return Err(moved());
         }
-        for number in [libc::SYS_io_uring_setup, libc::SYS_io_uring_setup | OTHER_ABI] {
-            forbidden.insert(number, Vec::new());
+        rustix::process::fchdir(&handle).map_err(|_| moved())?;
+        Ok(handle)
+    }
+
+    /// Root could make a device file of the disk in its working directory, set the clock, or load a module; none of that is what
+    /// Landlock looks at.
+    fn drop_capabilities() -> Result<(), ConfineError> {
+        let no = |error: rustix::io::Errno| ConfineError::Unavailable(format!("capabilities stay: {error}"));
+        let now = rustix::thread::capabilities(None).map_err(no)?;
+        let kept = now.permitted & KEPT_CAPABILITIES;
+        let sets = CapabilitySets {
+            effective: now.effective & kept,
+            permitted: kept,
+            inheritable: CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, sets).map_err(no)
+    }
+
+    fn rules(confinement: &Confinement, workdir: Option<OwnedFd>) -> Result<RulesetCreated, RulesetError> {
+        let mut ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(ABI::V1))?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(RIGHTS))?
+            .scope(Scope::from_all(RIGHTS))?;
+        if !confinement.network {
+            // Sockets cannot be made at all then; this is a second wall where the kernel has it.
+            ruleset = ruleset.handle_access(AccessNet::from_all(RIGHTS))?;
+        } else if !confinement.closed_ports.is_empty() {
+            // A kernel that cannot close a port is one on which the command does not run.
+            ruleset = ruleset
+                .set_compatibility(CompatLevel::HardRequirement)
+                .handle_access(AccessNet::ConnectTcp)?
+                .set_compatibility(CompatLevel::BestEffort);
         }
-        let here = std::env::consts::ARCH.try_into().map_err(|error: BackendError| no(&error))?;
-        let refuse = SeccompAction::Errno(libc::EACCES.unsigned_abs());
-        let filter = SeccompFilter::new(forbidden, SeccompAction::Allow, refuse, here)
-            .and_then(BpfProgram::try_from)
-            .map_err(|error| no(&error))?;
-        seccompiler::apply_filter(&filter).map_err(|error| no(&error))
+        let mut rules = ruleset.create()?;
+        if confinement.network && !confinement.closed_ports.is_empty() {
+            let open = (0..=u16::MAX).filter(|port| !confinement.closed_ports.contains(port));
+            rules = rules.add_rules(
+                open.map(|port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp))),
+            )?;
+        }
+        // Nobody needs to make device files, nor to control devices that lie in a working directory.
+        let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
+        let change: BitFlags<AccessFs> = AccessFs::from_all(RIGHTS) & !devices;
+        if let Some(workdir) = workdir {
+            rules = rules.add_rule(PathBeneath::new(workdir, change))?;
+        }
+        rules
+            .add_rules(path_beneath_rules(&confinement.writable, change))?
+            .add_rules(path_beneath_rules(&confinement.readable, AccessFs::from_read(RIGHTS)))?
+            .add_rules(path_beneath_rules(DEVICES, AccessFs::ReadFile | AccessFs::WriteFile))
     }
 }
 
@@ -198,31 +233,11 @@ mod platform {
 mod platform {
     use super::{ConfineError, Confinement};
 
-    pub(super) fn available() -> bool {
+    pub(in crate::sys) fn available() -> bool {
         false
     }
 
-    pub(super) fn apply(_: &Confinement) -> Result<(), ConfineError> {
+    pub(in crate::sys) fn lock_in(_: &Confinement) -> Result<(), ConfineError> {
         Err(ConfineError::Unavailable("Landlock is a feature of Linux".to_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_read_back() {
-        let confinement = Confinement {
-            writable: vec!["/a".into(), "/b c".into()],
-            readable: vec!["/usr".into()],
-            network: true,
-        };
-        let command: Vec<OsString> = ["sh", "-c", "--write x --"].map(Into::into).to_vec();
-        let parsed = Confinement::from_arguments(confinement.to_arguments(command.clone())).unwrap();
-        assert_eq!(parsed, (confinement, command));
-        for bad in [&["--"][..], &["--write"], &["sh"], &[]] {
-            assert!(Confinement::from_arguments(bad.iter().map(Into::into)).is_err(), "{bad:?}");
-        }
     }
 }

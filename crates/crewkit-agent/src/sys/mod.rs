@@ -2,12 +2,17 @@
 
 mod beneath;
 pub mod confine;
+#[cfg(target_os = "linux")]
+mod descendants;
 mod files;
 mod process;
+#[cfg(target_os = "linux")]
+mod seccomp;
+pub mod supervisor;
 
 pub(crate) use beneath::{Kind, Root};
 pub(crate) use files::{create_private_dir, create_private_file};
-pub(crate) use process::{ProcessTree, kill_marked};
+pub(crate) use process::{Launch, ProcessTree, kill_marked};
 
 /// Lets every other thread go first from now on; where the system has no such thing, nothing changes.
 pub(crate) fn give_way() {

@@ -1,53 +1,139 @@
 //! Ending a process with everything it started.
 //!
-//! A child gets a process group of its own and a mark in its environment. The group is asked to end, then killed; what left
-//! the group (`setsid`, double fork) still carries the mark and is found by it where `/proc` exists.
+//! With a helper (see [`super::supervisor`]) between us and the process, nothing gets away. Without one, the process gets a group
+//! of its own, which is asked to end and then killed; what left the group still carries a mark in its environment and is found
+//! by it where `/proc` exists.
 
+use std::ffi::OsString;
+use std::io::{self, PipeReader, PipeWriter, Write as _};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
+
+use super::confine::Confinement;
 
 /// Names the run in the environment of everything it starts.
 const MARK_RUN: &str = "CREWKIT_RUN";
 /// Names one spawned tree within a run.
 const MARK_TREE: &str = "CREWKIT_TREE";
+/// Names the run in the environment of the helper alone.
+pub(super) const MARK_HELPER: &str = "CREWKIT_HELPER";
+/// How long a helper may take to kill what it holds.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A command line that is about to be started.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// Takes environment, directory and streams.
+    pub(crate) command: Command,
+    program: OsString,
+    control: Option<(PipeReader, PipeWriter)>,
+}
+
+impl Launch {
+    /// Prepares `line`, under the helper if there is one.
+    pub(crate) fn new(
+        helper: &[OsString],
+        confinement: Option<&Confinement>,
+        line: &[OsString],
+    ) -> io::Result<Self> {
+        let (program, arguments) = line.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let Some((helper, helper_arguments)) = helper.split_first() else {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            return Ok(Self { command, program: program.clone(), control: None });
+        };
+        let (reader, writer) = io::pipe()?;
+        let mut command = Command::new(helper);
+        #[cfg(unix)]
+        {
+            use std::os::fd::AsRawFd as _;
+            command.arg0("crewkit").args(helper_arguments);
+            let control = Some(reader.as_raw_fd());
+            command.args(super::supervisor::to_arguments(control, confinement, line.iter().cloned()));
+        }
+        #[cfg(not(unix))]
+        let _ = (helper_arguments, confinement);
+        Ok(Self { command, program: program.clone(), control: Some((reader, writer)) })
+    }
+
+    /// Whether the program is there, so that its absence is found before the helper finds it.
+    fn check_program(&self) -> io::Result<()> {
+        let command = self.command.as_std();
+        let program = Path::new(&self.program);
+        let found = if program.components().count() > 1 {
+            let directory = command.get_current_dir().unwrap_or_else(|| Path::new(""));
+            return std::fs::metadata(directory.join(program)).map(drop);
+        } else {
+            let path = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, value)| value);
+            path.is_none_or(|path| std::env::split_paths(path).any(|at| at.join(program).is_file()))
+        };
+        if found { Ok(()) } else { Err(io::Error::from_raw_os_error(ENOENT)) }
+    }
+}
+
+/// No such file or directory.
+const ENOENT: i32 = 2;
 
 /// A child process and everything below it; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
     child: Option<Child>,
-    group: Option<u32>,
+    hold: Option<Hold>,
     mark: String,
 }
 
+/// What ends a tree.
+#[derive(Debug)]
+enum Hold {
+    /// The helper, which kills everything when this is dropped.
+    Helper(PipeWriter),
+    /// The number of the process group.
+    Group(u32),
+}
+
 impl ProcessTree {
-    /// Starts `command` as the leader of a group of its own, marked for `run`.
-    pub(crate) fn spawn(mut command: Command, run: &str) -> std::io::Result<Self> {
+    /// Starts the process, marked for `run`.
+    pub(crate) fn spawn(mut launch: Launch, run: &str) -> io::Result<Self> {
         let mark = uuid::Uuid::now_v7().simple().to_string();
-        command.env(MARK_RUN, run).env(MARK_TREE, &mark).kill_on_drop(true);
+        launch.command.env(MARK_RUN, run).env(MARK_TREE, &mark);
+        let Some((reader, writer)) = launch.control.take() else {
+            launch.command.kill_on_drop(true);
+            #[cfg(unix)]
+            launch.command.process_group(0);
+            let child = launch.command.spawn()?;
+            let hold = child.id().map(Hold::Group);
+            return Ok(Self { child: Some(child), hold, mark });
+        };
+        launch.check_program()?;
+        launch.command.env(MARK_HELPER, run);
+        // The helper gets the reading end. Another process that is started at this moment may get it too, and can do nothing with it.
         #[cfg(unix)]
-        command.process_group(0);
-        let child = command.spawn()?;
-        let group = child.id();
-        Ok(Self { child: Some(child), group, mark })
+        rustix::io::fcntl_setfd(&reader, rustix::io::FdFlags::empty())?;
+        let child = launch.command.spawn()?;
+        drop(reader);
+        Ok(Self { child: Some(child), hold: Some(Hold::Helper(writer)), mark })
     }
 
     pub(crate) fn child(&mut self) -> Option<&mut Child> {
         self.child.as_mut()
     }
 
-    /// Waits for the leader to end.
-    pub(crate) async fn wait(&mut self) -> std::io::Result<std::process::ExitStatus> {
+    /// Waits for the leader to end; under a helper, for everything it started too.
+    pub(crate) async fn wait(&mut self) -> io::Result<std::process::ExitStatus> {
         match &mut self.child {
             Some(child) => child.wait().await,
-            None => Err(std::io::ErrorKind::NotFound.into()),
+            None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// Asks the group to end, gives it `grace`, then kills the whole tree.
+    /// Asks the leader's group to end, gives it `grace`, then kills the whole tree.
     pub(crate) async fn stop(mut self, grace: Duration) {
-        if let Some(group) = self.group {
-            signal_group(group, Ending::Ask);
+        match &mut self.hold {
+            Some(Hold::Helper(control)) => drop(control.write_all(b"T")),
+            Some(Hold::Group(group)) => signal_group(*group, Ending::Ask),
+            None => {}
         }
         let _ = tokio::time::timeout(grace, self.wait()).await;
         self.kill_tree().await;
@@ -55,18 +141,27 @@ impl ProcessTree {
 
     /// Kills whatever is left of the tree; the leader is reaped.
     pub(crate) async fn kill_tree(&mut self) {
-        let Some(group) = self.group.take() else { return };
-        let mark = self.mark.clone();
-        let _ = tokio::task::spawn_blocking(move || end_tree(group, &mark)).await;
-        if let Some(child) = &mut self.child {
-            let _ = child.wait().await;
+        match self.hold.take() {
+            None => {}
+            Some(Hold::Helper(control)) => {
+                drop(control);
+                if tokio::time::timeout(KILL_PATIENCE, self.wait()).await.is_err() {
+                    tracing::error!("processes of an agent do not end; they are still being killed");
+                }
+            }
+            Some(Hold::Group(group)) => {
+                let mark = self.mark.clone();
+                let _ = tokio::task::spawn_blocking(move || end_tree(group, &mark)).await;
+                let _ = self.wait().await;
+            }
         }
     }
 }
 
 impl Drop for ProcessTree {
     fn drop(&mut self) {
-        let Some(group) = self.group.take() else { return };
+        // A helper hears it from the end of its pipe.
+        let Some(Hold::Group(group)) = self.hold.take() else { return };
         let mark = std::mem::take(&mut self.mark);
         signal_group(group, Ending::Force);
         // Looking through the process table takes a moment; whoever drops us should not wait for it.
@@ -83,6 +178,7 @@ fn end_tree(group: u32, mark: &str) {
 
 /// Kills everything a run of an earlier server process left behind.
 pub(crate) fn kill_marked(run: &str) -> usize {
+    wait_for_helpers(run);
     kill_by(&format!("{MARK_RUN}={run}"))
 }
 
@@ -106,6 +202,21 @@ fn signal_group(group: u32, ending: Ending) {
 
 #[cfg(not(unix))]
 fn signal_group(_: u32, _: Ending) {}
+
+/// Gives helpers whose server has just died the time to kill what they hold: without them nobody finds all of it.
+#[cfg(target_os = "linux")]
+fn wait_for_helpers(run: &str) {
+    const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let setting = format!("{MARK_HELPER}={run}");
+    let until = std::time::Instant::now() + PATIENCE;
+    while std::time::Instant::now() < until && all_pids().any(|pid| carries(pid, &setting)) {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn wait_for_helpers(_: &str) {}
 
 /// Kills every process whose environment holds `setting`. Rounds are repeated because a process may fork while we look.
 #[cfg(target_os = "linux")]

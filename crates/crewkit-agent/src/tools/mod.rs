@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
+pub(crate) use workspace::Commands;
 pub use workspace::{CommandPolicy, Workspace};
 
 use crate::contract::{AGENT_COMPLETE, Company, ToolAnswer, Toolbox};

@@ -7,6 +7,7 @@ use crewkit_agent::engine::{Start, Status, Until};
 use crewkit_agent::model::Endpoint;
 use crewkit_agent::{Engine, EventBody, Options, RunSpec};
 use crewkit_core::Limits;
+use crewkit_testkit::bins;
 use crewkit_testkit::model::{Request, ScriptedModel, Turn};
 use tempfile::TempDir;
 
@@ -97,6 +98,7 @@ pub(crate) fn options(home: &TempDir, url: &str) -> Options {
     options.limits =
         Arc::new(Limits { llm_retry_millis: 1, driver_stop_grace_seconds: 1, ..Limits::default() });
     options.models = vec![Endpoint::new("scripted", url, "scripted-1")];
+    options.helper = vec![bins::example("crewkit-agent", "confined").into()];
     options.child_environment = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
     options
 }

@@ -17,10 +17,9 @@ fn path_environment() -> Vec<(OsString, OsString)> {
 
 fn confined() -> CommandPolicy {
     CommandPolicy::Confined {
-        helper: vec![bins::example("crewkit-agent", "confined").into()],
-        // The helper itself has to be readable; in production it is the crewkit binary.
         readable: vec![],
         network: true,
+        unix_sockets: false,
         environment: path_environment(),
     }
 }
@@ -197,14 +196,16 @@ async fn without_the_network_no_way_out_is_open() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let program = bins::fake("fake-agent");
     let command = format!("{} network {}", program.display(), listener.local_addr().unwrap());
-    for (network, expected) in [
-        (true, "connect open\nlisten open\ndatagram open\nlocal open\n"),
-        (false, "connect closed\nlisten closed\ndatagram closed\nlocal open\n"),
+    for (network, unix_sockets, expected) in [
+        (true, false, "connect open\nlisten open\ndatagram open\nlocal closed\n"),
+        (true, true, "connect open\nlisten open\ndatagram open\nlocal open\n"),
+        (false, false, "connect closed\nlisten closed\ndatagram closed\nlocal closed\n"),
+        (false, true, "connect closed\nlisten closed\ndatagram closed\nlocal open\n"),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let CommandPolicy::Confined { helper, environment, .. } = confined() else { unreachable!() };
         let readable = vec![program.parent().unwrap().to_owned()];
-        let policy = CommandPolicy::Confined { helper, readable, network, environment };
+        let environment = path_environment();
+        let policy = CommandPolicy::Confined { readable, network, unix_sockets, environment };
         let results =
             play(directory.path(), policy, vec![("run_command", json!({"command": command}))]).await;
         assert_eq!(results[0].0, format!("exit code 0\n--- stdout\n{expected}"), "network {network}");

@@ -31,7 +31,7 @@ impl Backend {
             return Ok(Self::Server(Remote::new(config)?));
         }
         let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
-        let agents = Arc::new(Agents::lazy(options(config, base)?));
+        let agents = Arc::new(Agents::lazy(options(config, base, &[])?));
         let services = Arc::new(Services { agents, ..Services::default() });
         match services.agents.engine().await {
             Ok(_) => Ok(Self::Here { catalog: mcp::catalog()?, services }),

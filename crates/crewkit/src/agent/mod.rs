@@ -20,14 +20,14 @@ use crate::failure::Failure;
 use crate::output;
 use crate::remote::Remote;
 
-/// The hidden sub-command that locks itself in and becomes a command of an agent.
+/// The hidden sub-command that supervises a process of an agent, confined or not.
 pub const EXEC_CONFINED: &str = "exec-confined";
 
-/// Becomes the command the arguments name, confined; returns only when that failed.
+/// Runs what the arguments name, and ends when everything it started has ended.
 pub fn exec_confined(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let error = crewkit_agent::confine::exec(arguments);
-    output::talk(&error.to_string());
-    ExitCode::from(126)
+    let code =
+        crewkit_agent::supervisor::run(&[EXEC_CONFINED.into()], arguments, &mut |text| output::talk(text));
+    ExitCode::from(code)
 }
 
 impl From<Error> for Failure {

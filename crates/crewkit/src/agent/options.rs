@@ -15,20 +15,40 @@ use toml::{Table, Value};
 use super::EXEC_CONFINED;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::settings::{Kind, SETTINGS};
 
-/// Variables that are crewkit's own business and no child's.
-const WITHHELD: [&str; 1] = ["LLM_API_KEY"];
-/// What commands of agents are given of the environment.
-const FOR_COMMANDS: [&str; 6] = ["PATH", "LANG", "LC_ALL", "TERM", "USER", "TZ"];
+/// Variables that are no child's business, beside crewkit's own and those of settings that are secret: an address may hold a
+/// password, and a Coder workspace hands its token to everything in it.
+const WITHHELD: [&str; 2] = ["LLM_ENDPOINT", "CODER_AGENT_TOKEN"];
+/// What commands of agents are given of the environment, beside `LC_*` and what `agents.commands_env` names: nothing that is
+/// secret on some machine.
+const FOR_COMMANDS: [&str; 14] = [
+    "PATH",
+    "LANG",
+    "LANGUAGE",
+    "TERM",
+    "NO_COLOR",
+    "TZ",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "RUSTUP_HOME",
+    "GOROOT",
+    "JAVA_HOME",
+];
 
-/// The options the settings ask for.
-pub fn options(config: &Config, public_base: &str) -> Result<Options, Failure> {
+/// The options the settings ask for, for a server that can be reached at `public_base` and listens on `ports`.
+pub fn options(config: &Config, public_base: &str, ports: &[u16]) -> Result<Options, Failure> {
     let mut options = Options::new(config.home.join("state").join("agents"));
     options.limits = Arc::new(config.limits());
     options.models = models(config)?;
     options.drivers = drivers(config)?;
     options.tool_servers = tool_servers(config)?;
-    options.commands = commands(config)?;
+    options.helper = helper();
+    options.server_ports = ports.to_vec();
+    options.commands = commands(config, std::env::vars_os())?;
     options.child_environment = std::env::vars_os().filter(|(name, _)| !is_withheld(name)).collect();
     public_base.clone_into(&mut options.public_base);
     Ok(options)
@@ -36,7 +56,20 @@ pub fn options(config: &Config, public_base: &str) -> Result<Options, Failure> {
 
 fn is_withheld(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    name.starts_with("CREWKIT_") || WITHHELD.contains(&name.as_ref())
+    let mut secrets = SETTINGS.iter().filter(|setting| setting.kind == Kind::Secret);
+    name.starts_with("CREWKIT_")
+        || WITHHELD.contains(&name.as_ref())
+        || secrets.any(|secret| secret.alias == Some(&*name))
+}
+
+/// This program as the helper of agents, whatever has become of its file since it was started.
+fn helper() -> Vec<OsString> {
+    let running = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && running.exists() {
+        vec![running.into(), EXEC_CONFINED.into()]
+    } else {
+        Vec::new()
+    }
 }
 
 fn wrong(key: &str, what: &str) -> Failure {
@@ -171,30 +204,62 @@ fn tool_servers(config: &Config) -> Result<Vec<ServerConfig>, Failure> {
         .map_err(|error| Failure::new(Code::SettingInvalid, format!("{}: {error}", path.display())))
 }
 
-fn commands(config: &Config) -> Result<CommandPolicy, Failure> {
-    let environment =
-        std::env::vars_os().filter(|(name, _)| FOR_COMMANDS.iter().any(|known| name == known)).collect();
+fn commands(
+    config: &Config,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<CommandPolicy, Failure> {
+    let named = config.list("agents.commands_env");
+    let environment = variables.filter(|(name, _)| is_for_commands(name, &named)).collect();
     match config.text("agents.commands").unwrap_or("confined") {
         "off" => Ok(CommandPolicy::Off),
         "unconfined" => Ok(CommandPolicy::Unconfined { environment }),
         "confined" => {
-            let helper = std::env::current_exe();
-            let (true, Ok(helper)) = (crewkit_agent::confine::available(), helper) else {
+            if !crewkit_agent::confine::available() || helper().is_empty() {
                 tracing::info!("this system cannot confine commands; agents cannot run any");
                 return Ok(CommandPolicy::Off);
-            };
+            }
             Ok(CommandPolicy::Confined {
-                helper: vec![helper.into_os_string(), EXEC_CONFINED.into()],
-                readable: config
-                    .list("agents.commands_read")
-                    .iter()
-                    .map(Path::new)
-                    .map(Path::to_owned)
-                    .collect(),
+                readable: config.list("agents.commands_read").iter().map(PathBuf::from).collect(),
                 network: config.flag("agents.commands_network"),
+                unix_sockets: config.flag("agents.commands_unix_sockets"),
                 environment,
             })
         }
         _ => Err(wrong("agents.commands", "must be confined, off or unconfined")),
+    }
+}
+
+/// Whether commands of agents see the variable. What is withheld from everybody cannot be named either.
+fn is_for_commands(name: &OsStr, named: &[String]) -> bool {
+    let Some(text) = name.to_str().filter(|_| !is_withheld(name)) else { return false };
+    FOR_COMMANDS.contains(&text) || text.starts_with("LC_") || named.iter().any(|known| known == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_see_what_is_named_and_nobody_sees_secrets() {
+        let named = ["MY_FLAG".to_owned(), "LLM_API_KEY".to_owned(), "CREWKIT_HOME".to_owned()];
+        for (name, commands, others) in [
+            ("PATH", true, true),
+            ("LC_TIME", true, true),
+            ("MY_FLAG", true, true),
+            ("ANTHROPIC_API_KEY", false, true),
+            ("AWS_SECRET_ACCESS_KEY", false, true),
+            ("SSH_AUTH_SOCK", false, true),
+            ("http_proxy", false, true),
+            ("LLM_API_KEY", false, false),
+            ("LLM_ENDPOINT", false, false),
+            ("CODER_SESSION_TOKEN", false, false),
+            ("CODER_AGENT_TOKEN", false, false),
+            ("CREWKIT_HOME", false, false),
+            ("CREWKIT_FLEET_CODER_TOKEN", false, false),
+            ("CREWKIT_AGENT_TOKEN", false, false),
+        ] {
+            assert_eq!(is_for_commands(OsStr::new(name), &named), commands, "{name}");
+            assert_eq!(!is_withheld(OsStr::new(name)), others, "{name}");
+        }
     }
 }

@@ -36,6 +36,8 @@ pub struct ToolServers {
 pub struct Surroundings {
     /// The environment processes start from, before their own settings.
     pub environment: Vec<(OsString, OsString)>,
+    /// Command line of the helper that supervises processes.
+    pub helper: Vec<OsString>,
     /// Limits.
     pub limits: Arc<Limits>,
 }

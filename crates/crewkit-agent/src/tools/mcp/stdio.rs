@@ -1,13 +1,14 @@
 //! A tool server as a child process: one JSON message a line, answers matched by id.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Surroundings;
@@ -15,7 +16,7 @@ use super::config::{ServerConfig, Transport};
 use super::link::{LinkError, cancelled, reply_to, result_of};
 use crate::lines::Lines;
 use crate::sync::lock;
-use crate::sys::ProcessTree;
+use crate::sys::{Launch, ProcessTree};
 
 /// Messages that wait to be written before callers have to.
 const OUTBOX: usize = 256;
@@ -61,15 +62,17 @@ impl StdioLink {
         let Transport::Stdio { command, args, env, cwd } = &config.transport else {
             return Err(LinkError::Gone("not a server with a command".to_owned()));
         };
-        let mut process = Command::new(command);
-        process.args(args).env_clear().envs(around.environment.iter().map(|(name, value)| (name, value)));
+        let line: Vec<OsString> = std::iter::once(command).chain(args).map(Into::into).collect();
+        let no = |error: std::io::Error| LinkError::Gone(format!("{command}: {error}"));
+        let mut launch = Launch::new(&around.helper, None, &line).map_err(no)?;
+        let process = &mut launch.command;
+        process.env_clear().envs(around.environment.iter().map(|(name, value)| (name, value)));
         process.envs(env.iter().map(|(name, value)| (name, value.expose())));
         if let Some(cwd) = cwd {
             process.current_dir(cwd);
         }
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut tree = ProcessTree::spawn(process, run.unwrap_or("tools"))
-            .map_err(|error| LinkError::Gone(format!("{command}: {error}")))?;
+        let mut tree = ProcessTree::spawn(launch, run.unwrap_or("tools")).map_err(no)?;
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let shared =
             Arc::new(Shared { name: config.name.clone(), next_id: AtomicU64::new(1), ..Shared::default() });

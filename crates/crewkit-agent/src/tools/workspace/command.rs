@@ -9,26 +9,25 @@ use std::time::Duration;
 use crewkit_core::Limits;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Command;
 
 use super::{number, object, text};
 use crate::contract::ToolAnswer;
-use crate::sys::ProcessTree;
-use crate::sys::confine::Confinement;
+use crate::sys::confine::{Confinement, KnownDirectory};
+use crate::sys::{Launch, ProcessTree};
 
 /// Whether and how agents may run commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandPolicy {
     /// They may not; the tool does not exist.
     Off,
-    /// Through a helper that locks itself in before it becomes the command.
+    /// Through the helper, which locks itself in before it becomes the command.
     Confined {
-        /// The helper's command line; the confinement and the command are appended.
-        helper: Vec<OsString>,
         /// Directories commands may read besides the system's own.
         readable: Vec<PathBuf>,
         /// Whether commands may use the network.
         network: bool,
+        /// Whether commands may use Unix sockets that others have made.
+        unix_sockets: bool,
         /// Their whole environment, apart from what is set per run.
         environment: Vec<(OsString, OsString)>,
     },
@@ -37,6 +36,17 @@ pub enum CommandPolicy {
         /// Their whole environment, apart from what is set per run.
         environment: Vec<(OsString, OsString)>,
     },
+}
+
+/// How commands of all runs are started.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    /// Whether and how agents may run them.
+    pub(crate) policy: CommandPolicy,
+    /// Command line of the helper.
+    pub(crate) helper: Vec<OsString>,
+    /// Ports of the server that runs the agents.
+    pub(crate) server_ports: Vec<u16>,
 }
 
 /// Where a system keeps its programs and their settings. Of `/proc` only what describes the machine: with the rest of it a
@@ -78,7 +88,7 @@ pub(super) fn schema() -> Value {
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The working directory.
-    pub(super) workdir: PathBuf,
+    pub(super) workdir: KnownDirectory,
     /// Below it each command gets a directory for temporary files.
     pub(super) scratch: PathBuf,
     /// The run, for the mark its processes carry.
@@ -86,7 +96,7 @@ pub(super) struct Place {
 }
 
 pub(super) async fn run(
-    policy: &CommandPolicy,
+    commands: &Commands,
     place: &Place,
     limits: &Limits,
     arguments: &Value,
@@ -99,23 +109,23 @@ pub(super) async fn run(
         return ToolAnswer::error("the command holds a NUL byte");
     }
     let time = Duration::from_secs(seconds.clamp(1, limits.tool_command_max_seconds));
-    match execute(policy, place, command, time, limits).await {
+    match execute(commands, place, command, time, limits).await {
         Ok(answer) => answer,
         Err(error) => ToolAnswer::error(format!("the command could not be started: {error}")),
     }
 }
 
 async fn execute(
-    policy: &CommandPolicy,
+    commands: &Commands,
     place: &Place,
     command: &str,
     time: Duration,
     limits: &Limits,
 ) -> std::io::Result<ToolAnswer> {
     let scratch = Scratch::create(&place.scratch)?;
-    let mut process = prepare(policy, &place.workdir, &scratch.0, command);
-    process.current_dir(&place.workdir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut tree = ProcessTree::spawn(process, &place.run)?;
+    let mut launch = prepare(commands, &place.workdir, &scratch.0, command)?;
+    launch.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut tree = ProcessTree::spawn(launch, &place.run)?;
     let room = usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX) / 2;
     let (stdout, stderr) = match tree.child() {
         Some(child) => (child.stdout.take(), child.stderr.take()),
@@ -154,24 +164,41 @@ async fn execute(
     })
 }
 
-fn prepare(policy: &CommandPolicy, workdir: &Path, scratch: &Path, command: &str) -> Command {
+fn prepare(
+    commands: &Commands,
+    workdir: &KnownDirectory,
+    scratch: &Path,
+    command: &str,
+) -> std::io::Result<Launch> {
     let shell: [OsString; 3] = ["sh".into(), "-c".into(), command.into()];
-    let (line, environment): (Vec<OsString>, &[(OsString, OsString)]) = match policy {
-        CommandPolicy::Confined { helper, readable, network, environment } => {
+    let (mut launch, environment) = match &commands.policy {
+        CommandPolicy::Confined { .. } if commands.helper.is_empty() => {
+            return Err(std::io::Error::other("there is no helper to confine it"));
+        }
+        CommandPolicy::Confined { readable, network, unix_sockets, environment } => {
             let confinement = Confinement {
-                writable: vec![workdir.to_owned(), scratch.to_owned()],
+                workdir: Some(workdir.clone()),
+                writable: vec![scratch.to_owned()],
                 readable: SYSTEM.iter().map(PathBuf::from).chain(readable.iter().cloned()).collect(),
                 network: *network,
+                closed_ports: commands.server_ports.clone(),
+                unix_sockets: *unix_sockets,
             };
-            (helper.iter().cloned().chain(confinement.to_arguments(shell)).collect(), environment)
+            // It goes to its working directory by itself, when it has seen that it is the one that is meant.
+            let mut launch = Launch::new(&commands.helper, Some(&confinement), &shell)?;
+            launch.command.current_dir(scratch);
+            (launch, environment)
         }
-        CommandPolicy::Unconfined { environment } => (shell.into(), environment),
-        CommandPolicy::Off => (vec!["false".into()], &[]),
+        CommandPolicy::Unconfined { environment } => {
+            let mut launch = Launch::new(&commands.helper, None, &shell)?;
+            launch.command.current_dir(&workdir.path);
+            (launch, environment)
+        }
+        CommandPolicy::Off => return Err(std::io::ErrorKind::Unsupported.into()),
     };
-    let mut process = Command::new(line.first().cloned().unwrap_or_default());
-    process.args(line.iter().skip(1)).env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
-    process.env("HOME", scratch).env("TMPDIR", scratch);
-    process
+    launch.command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+    launch.command.env("HOME", scratch).env("TMPDIR", scratch);
+    Ok(launch)
 }
 
 /// A directory for temporary files, gone when the command is.

@@ -12,6 +12,7 @@ use crewkit_core::Limits;
 use serde_json::{Value, json};
 
 pub use command::CommandPolicy;
+pub(crate) use command::Commands;
 
 use crate::contract::{Company, ToolAnswer};
 use crate::model::ToolDef;
@@ -22,7 +23,7 @@ use crate::sys::Root;
 pub struct Workspace {
     root: Arc<Root>,
     place: command::Place,
-    commands: Arc<CommandPolicy>,
+    commands: Arc<Commands>,
     limits: Arc<Limits>,
 }
 
@@ -99,11 +100,11 @@ impl Workspace {
         path: &Path,
         run: &str,
         scratch: &Path,
-        commands: Arc<CommandPolicy>,
+        commands: Arc<Commands>,
         limits: Arc<Limits>,
     ) -> std::io::Result<Self> {
         let root = Arc::new(Root::open(path)?);
-        let workdir = root.path().to_owned();
+        let workdir = root.known()?;
         let place = command::Place { workdir, scratch: scratch.to_owned(), run: run.to_owned() };
         Ok(Self { root, place, commands, limits })
     }
@@ -114,7 +115,7 @@ impl Workspace {
     }
 
     fn runs_commands(&self) -> bool {
-        !matches!(*self.commands, CommandPolicy::Off)
+        !matches!(self.commands.policy, CommandPolicy::Off)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
