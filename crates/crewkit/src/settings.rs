@@ -168,7 +168,7 @@ pub const SETTINGS: &[Setting] = &[
         "agents.mcp_config",
         Kind::Text,
         "",
-        "File with the agents' tool servers; default mcp_config.json in the working directory or the home.",
+        "File with the agents' tool servers; default mcp_config.json in the home. The working directory is not searched.",
     ),
     setting(
         "agents.commands",

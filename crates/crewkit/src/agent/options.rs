@@ -191,11 +191,11 @@ fn drivers(config: &Config) -> Result<Vec<ProcessDriver>, Failure> {
     Ok(drivers)
 }
 
+/// The working directory is not looked at: whoever opens a repository has not asked for its programs to run.
 fn tool_servers(config: &Config) -> Result<Vec<ServerConfig>, Failure> {
-    let name = "mcp_config.json";
     let found: Option<PathBuf> = match config.text("agents.mcp_config") {
         Some(path) => Some(PathBuf::from(path)),
-        None => [PathBuf::from(name), config.home.join(name)].into_iter().find(|path| path.is_file()),
+        None => Some(config.home.join("mcp_config.json")).filter(|path| path.is_file()),
     };
     let Some(path) = found else { return Ok(Vec::new()) };
     let text = std::fs::read_to_string(&path)
