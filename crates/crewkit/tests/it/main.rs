@@ -7,6 +7,7 @@ mod conformance_absent;
 mod doors;
 mod equip_kill;
 mod fleet;
+mod hostile;
 mod local_models;
 mod pack;
 mod serve;
