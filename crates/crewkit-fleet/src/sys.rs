@@ -1,5 +1,6 @@
 //! What differs between operating systems: telling processes apart and ending them together with their children.
 
+pub(crate) mod beneath;
 pub(crate) mod process;
 
 use tokio::process::Command;
@@ -12,13 +13,63 @@ pub(crate) fn own_group(command: &mut Command) {
     let _ = command;
 }
 
-/// Ends the group that the process `leader` leads; without groups, dropping the child ends the child alone.
+/// Kills the group that the process `leader` leads; without groups, dropping the child ends the child alone.
 pub(crate) fn kill_group(leader: Option<u32>) {
     #[cfg(unix)]
-    if let Some(pid) = leader.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw) {
-        // The group may be gone already; then there is nothing to end.
-        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-    }
+    signal_group(leader, rustix::process::Signal::KILL);
     #[cfg(not(unix))]
     let _ = leader;
+}
+
+/// Asks the group that the process `leader` leads to end.
+pub(crate) fn terminate_group(leader: Option<u32>) {
+    #[cfg(unix)]
+    signal_group(leader, rustix::process::Signal::TERM);
+    #[cfg(not(unix))]
+    let _ = leader;
+}
+
+#[cfg(unix)]
+fn signal_group(leader: Option<u32>, signal: rustix::process::Signal) {
+    if let Some(pid) = leader.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw) {
+        // The group may be gone already; then there is nothing to end.
+        let _ = rustix::process::kill_process_group(pid, signal);
+    }
+}
+
+/// A process that was started with [`own_group`]; when dropped before its end was seen, it and everything below it is killed.
+#[derive(Debug)]
+pub(crate) struct ProcessGuard(Option<u32>);
+
+impl ProcessGuard {
+    /// Guards the process `leader`, which must not have been waited for.
+    pub(crate) const fn new(leader: Option<u32>) -> Self {
+        Self(leader)
+    }
+
+    /// The leader has ended by itself: ends what it left in its group.
+    pub(crate) fn ended(mut self) {
+        kill_group(self.0.take());
+    }
+}
+
+impl Drop for ProcessGuard {
+    fn drop(&mut self) {
+        let Some(leader) = self.0.take() else { return };
+        // Descendants first: they cannot be told from others once their ancestor is gone. Looking for them takes a moment,
+        // which whoever drops us should not wait for.
+        let _ = std::thread::Builder::new().name("crewkit-reaper".to_owned()).spawn(move || {
+            process::kill_descendants(leader);
+            kill_group(Some(leader));
+        });
+    }
+}
+
+/// Creates a directory only its owner can enter, unless it is there.
+pub(crate) fn create_private_dir(dir: &std::path::Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }

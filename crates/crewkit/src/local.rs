@@ -11,6 +11,7 @@ use crewkit_fleet::backend::coder::Profiles;
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::role::RoleConfig;
 use crewkit_fleet::backend::local::{Local, LocalFleet, LocalOptions, ProjectConfig, held};
+use crewkit_fleet::metadata::sandbox::Sandbox;
 use crewkit_fleet::{AnyFleet, Fleet, FleetError};
 use crewkit_pack::commands::Pack;
 use crewkit_server::Services;
@@ -81,8 +82,17 @@ fn options(config: &Config, pack: &Arc<Pack>) -> Result<LocalOptions, Failure> {
     options.driver = config.text("fleet.driver").filter(|name| !name.is_empty()).map(str::to_owned);
     options.drivers = engine.drivers;
     options.environment = engine.child_environment;
-    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("crewkit"));
-    options.shim = vec![own.into_os_string(), SHIM.into()];
+    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("crewkit")).into_os_string();
+    options.taskfile_sandbox = if crewkit_agent::confine::available() {
+        Ok(Sandbox {
+            helper: vec![own.clone(), agent::EXEC_CONFINED.into()],
+            environment: options.environment.clone(),
+            scratch: options.home.join("scratch"),
+        })
+    } else {
+        Err("this system cannot confine commands (on Linux 5.13 and later Landlock does)".to_owned())
+    };
+    options.shim = vec![own, SHIM.into()];
     options.kit = Some(Arc::new(PackKit::new(Arc::clone(pack))));
     options.task_program = installed("task");
     Ok(options)

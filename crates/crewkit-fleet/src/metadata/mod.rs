@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 pub mod prefixed;
 pub mod runner;
+pub mod sandbox;
 pub mod server;
 pub mod taskfile;
 
@@ -67,6 +68,19 @@ impl Metadata {
     pub fn for_list(&self) -> Map<String, Value> {
         let listed = self.fields.iter().filter(|field| field.include_in_list);
         listed.map(|field| (field.name.clone(), field.value.clone())).collect()
+    }
+
+    /// With a field that says why the tasks of the Taskfile were not run.
+    #[must_use]
+    pub(crate) fn with_taskfile_not_run(mut self, reason: String) -> Self {
+        self.fields.push(Field {
+            name: "taskfile".to_owned(),
+            value: Value::Null,
+            error: Some(reason),
+            description: "Why the tasks of the Taskfile were not run".to_owned(),
+            include_in_list: false,
+        });
+        self
     }
 
     /// Reads the answer of a metadata endpoint: `{"data": {…}}`, or the fields themselves.

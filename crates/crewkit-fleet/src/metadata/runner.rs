@@ -1,26 +1,35 @@
 //! Collects metadata in a workspace: runs the metadata tasks of its Taskfile, or asks git when there is none.
 //!
 //! With `task` installed, one process evaluates all fields in parallel, so that variables they share are computed
-//! once. Without it, plain commands are run by a shell and the others say what they need.
+//! once. Without it, plain commands are run by a shell and the others say what they need. What the commands may do is for
+//! [`TaskfileCommands`] to say.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use crewkit_core::Limits;
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::prefixed::{Outcome, outcomes};
+use super::sandbox::{ScratchDir, TaskfileCommands};
 use super::taskfile::{self, MetaTask};
 use super::{Field, Metadata, NO_DESCRIPTION, typed_value};
 use crate::sys;
 
-/// Deepest chain of Taskfiles that include one another.
+/// Deepest chain of Taskfiles that include one another, and most of them.
 const DEEPEST_INCLUDE: usize = 4;
+const MOST_FILES: usize = 32;
+
+/// Processes of one workspace at once.
+const AT_ONCE: usize = 8;
 
 /// Collects the metadata of one directory.
 #[derive(Debug, Clone)]
@@ -31,8 +40,28 @@ pub struct Runner {
     pub taskfile: Option<PathBuf>,
     /// The `task` program, when it is installed.
     pub task_program: Option<PathBuf>,
+    /// What the commands may do.
+    pub commands: TaskfileCommands,
     /// Limits on time and size.
     pub limits: Limits,
+}
+
+/// What a workspace's Taskfile says.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// These fields.
+    Fields(Metadata),
+    /// Nothing: there is none.
+    NoTaskfile,
+    /// Its tasks are not run, for this reason.
+    NotRun(String),
+}
+
+/// Where and how the commands of one collection run.
+#[derive(Debug)]
+struct Ground<'a> {
+    directory: &'a Path,
+    scratch: Option<&'a ScratchDir>,
 }
 
 /// What a process printed and how it ended.
@@ -47,41 +76,61 @@ struct Finished {
 impl Runner {
     /// The metadata right now; whatever goes wrong costs the field it concerns.
     pub async fn collect(&self) -> Metadata {
-        let metadata = match self.find_taskfile().await {
-            Some(path) => self.collect_from(&path).await,
-            None => self.git_fields().await,
+        let metadata = match self.taskfile_fields().await {
+            Told::Fields(metadata) => metadata,
+            Told::NoTaskfile => self.git_fields().await,
+            Told::NotRun(reason) => self.git_fields().await.with_taskfile_not_run(reason),
         };
         metadata.cleaned(&self.limits)
     }
 
-    async fn find_taskfile(&self) -> Option<PathBuf> {
-        if let Some(path) = &self.taskfile {
-            return Some(path.clone());
-        }
-        for name in taskfile::FILE_NAMES {
-            let path = self.directory.join(name);
-            if tokio::fs::try_exists(&path).await.unwrap_or(false) {
-                return Some(path);
+    /// What the Taskfile says. One that cannot be read says nothing.
+    pub(crate) async fn taskfile_fields(&self) -> Told {
+        let (root, names) = self.taskfile_names();
+        let read = tokio::task::spawn_blocking(move || read_tasks(&root, &names)).await;
+        let (name, tasks) = match read {
+            Ok(Ok(Some(found))) => found,
+            Ok(Ok(None)) => return Told::NoTaskfile,
+            Ok(Err(reason)) => {
+                tracing::warn!(directory = %self.directory.display(), reason, "the Taskfile cannot be read");
+                return Told::Fields(Metadata::default());
             }
-        }
-        None
+            Err(_) => return Told::Fields(Metadata::default()),
+        };
+        let scratch = match &self.commands {
+            TaskfileCommands::Off(reason) if !tasks.is_empty() => return Told::NotRun(reason.clone()),
+            TaskfileCommands::Off(_) | TaskfileCommands::Plain => None,
+            TaskfileCommands::Confined(sandbox) => match sandbox.scratch_dir() {
+                Ok(scratch) => Some(scratch),
+                Err(error) => {
+                    let place = sandbox.scratch.display();
+                    return Told::NotRun(format!("no directory for temporary files in {place}: {error}"));
+                }
+            },
+        };
+        let path = self.directory.join(name);
+        let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(&self.directory);
+        let ground = Ground { directory, scratch: scratch.as_ref() };
+        let outcomes = match &self.task_program {
+            Some(program) => self.run_with_task(program, &path, &ground, &tasks).await,
+            None => in_turn(tasks.iter().map(|task| self.run_plain(&ground, task))).await,
+        };
+        Told::Fields(Metadata {
+            fields: tasks.into_iter().zip(outcomes).map(|(task, outcome)| field(task, outcome)).collect(),
+        })
     }
 
-    async fn collect_from(&self, path: &Path) -> Metadata {
-        let tasks = match read_tasks(path).await {
-            Ok(tasks) => tasks,
-            Err(reason) => {
-                tracing::warn!(path = %path.display(), reason, "no metadata");
-                return Metadata::default();
-            }
+    /// The directory Taskfiles must be in, and the names to look for there.
+    fn taskfile_names(&self) -> (PathBuf, Vec<PathBuf>) {
+        let Some(path) = &self.taskfile else {
+            return (self.directory.clone(), taskfile::FILE_NAMES.map(PathBuf::from).into());
         };
-        let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(&self.directory);
-        let outcomes = match &self.task_program {
-            Some(program) => self.run_with_task(program, path, directory, &tasks).await,
-            None => join_all(tasks.iter().map(|task| self.run_plain(directory, task))).await,
-        };
-        Metadata {
-            fields: tasks.into_iter().zip(outcomes).map(|(task, outcome)| field(task, outcome)).collect(),
+        let path = self.directory.join(path);
+        match (path.strip_prefix(&self.directory), path.parent(), path.file_name()) {
+            (Ok(below), _, _) => (self.directory.clone(), vec![below.to_owned()]),
+            // One that the person who started us has somewhere else.
+            (Err(_), Some(parent), Some(name)) => (parent.to_owned(), vec![name.into()]),
+            _ => (self.directory.clone(), vec![path]),
         }
     }
 
@@ -89,15 +138,15 @@ impl Runner {
         &self,
         program: &Path,
         taskfile: &Path,
-        directory: &Path,
+        ground: &Ground<'_>,
         tasks: &[MetaTask],
     ) -> Vec<Outcome> {
         let shared: Vec<&str> =
             tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
         let mut together = VecDeque::new();
         if !shared.is_empty() {
-            let mut command = task_command(program, taskfile, directory);
-            command.args(["--output", "prefixed", "--parallel"]).args(&shared);
+            let names = ["--output", "prefixed", "--parallel"].iter().chain(&shared);
+            let command = self.command(ground, program.as_os_str(), &task_arguments(taskfile, names));
             together = match self.finish(command).await {
                 Ok(done) => outcomes(&shared, &done.stdout, &done.stderr, done.success).into(),
                 Err(reason) => shared.iter().map(|_| Outcome::Error(reason.clone())).collect(),
@@ -110,21 +159,39 @@ impl Runner {
                 match known {
                     Some(outcome) if outcome != Outcome::Unclear => outcome,
                     _ => {
-                        let mut command = task_command(program, taskfile, directory);
-                        command.arg(&task.name);
-                        self.outcome_of(command).await
+                        let arguments = task_arguments(taskfile, [&task.name]);
+                        self.outcome_of(self.command(ground, program.as_os_str(), &arguments)).await
                     }
                 }
             }
         });
-        join_all(alone.collect::<Vec<_>>()).await
+        in_turn(alone).await
     }
 
-    async fn run_plain(&self, directory: &Path, task: &MetaTask) -> Outcome {
+    async fn run_plain(&self, ground: &Ground<'_>, task: &MetaTask) -> Outcome {
         match &task.plain {
             Err(reason) => Outcome::Error(format!("{reason}, which needs `task`; it is not installed here")),
-            Ok(commands) => self.outcome_of(shell_command(directory, commands)).await,
+            Ok(commands) => {
+                let arguments = ["-ec".into(), commands.join("\n").into()];
+                self.outcome_of(self.command(ground, "sh".as_ref(), &arguments)).await
+            }
         }
+    }
+
+    /// `program` with `arguments`, allowed what [`Self::commands`] says.
+    fn command(&self, ground: &Ground<'_>, program: &OsStr, arguments: &[OsString]) -> Command {
+        let mut command = match (&self.commands, ground.scratch) {
+            (TaskfileCommands::Confined(sandbox), Some(scratch)) => {
+                sandbox.command(&self.directory, scratch.path(), program, arguments)
+            }
+            _ => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                command
+            }
+        };
+        command.current_dir(ground.directory).env("NO_COLOR", "1");
+        command
     }
 
     async fn outcome_of(&self, command: Command) -> Outcome {
@@ -162,10 +229,10 @@ impl Runner {
     async fn finish(&self, mut command: Command) -> Result<Finished, String> {
         let time = Duration::from_millis(self.limits.fleet_metadata_field_ms);
         let most = self.limits.fleet_metadata_bytes;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sys::own_group(&mut command);
         let mut child = command.spawn().map_err(|error| format!("cannot be started: {error}"))?;
-        let leader = child.id();
+        let guard = sys::ProcessGuard::new(child.id());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let ended = tokio::time::timeout(time, async {
             // The pipes close when the process and its children are done with them.
@@ -173,7 +240,9 @@ impl Runner {
             (stdout, stderr, child.wait().await)
         })
         .await;
-        sys::kill_group(leader);
+        if ended.is_ok() {
+            guard.ended();
+        }
         match ended {
             Err(_) => Err(format!("took longer than {} ms and was ended", time.as_millis())),
             Ok((_, _, Err(error))) => Err(format!("cannot be waited for: {error}")),
@@ -231,58 +300,81 @@ pub fn field(task: MetaTask, outcome: Outcome) -> Field {
     }
 }
 
-fn task_command(program: &Path, taskfile: &Path, directory: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.arg("--silent").arg("--taskfile").arg(taskfile).current_dir(directory).env("NO_COLOR", "1");
-    command
+fn task_arguments<A: AsRef<str>>(taskfile: &Path, more: impl IntoIterator<Item = A>) -> Vec<OsString> {
+    let fixed = ["--silent".into(), "--taskfile".into(), taskfile.into()];
+    fixed.into_iter().chain(more.into_iter().map(|argument| argument.as_ref().into())).collect()
 }
 
-fn shell_command(directory: &Path, commands: &[String]) -> Command {
-    let mut command = Command::new("sh");
-    command.arg("-ec").arg(commands.join("\n")).current_dir(directory);
-    command
+async fn in_turn<T>(work: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    stream::iter(work.collect::<Vec<_>>()).buffered(AT_ONCE).collect().await
 }
 
-/// Reads the metadata tasks of a Taskfile and of those it includes, which are named `namespace:task`.
-async fn read_tasks(path: &Path) -> Result<Vec<MetaTask>, String> {
-    let mut found = Vec::new();
-    let mut waiting = VecDeque::from([(String::new(), path.to_owned(), 0)]);
+/// The first of `names` below `root` that is there, with its metadata tasks and those of the files it includes, which are
+/// named `namespace:task`. Nothing outside of `root` is read. Blocks.
+fn read_tasks(root: &Path, names: &[PathBuf]) -> Result<Option<(PathBuf, Vec<MetaTask>)>, String> {
+    let mut first = None;
+    for name in names {
+        match read_taskfile(root, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("{}: {error}", name.display())),
+            Ok((name, text)) => {
+                first = Some((name, text));
+                break;
+            }
+        }
+    }
+    let Some((name, text)) = first else { return Ok(None) };
+    let mut found = taskfile::meta_tasks(&text).map_err(|error| error.to_string())?;
+    let mut waiting: VecDeque<_> = includes(&name, "", &text, 1).collect();
+    let mut files = 1;
     while let Some((namespace, path, depth)) = waiting.pop_front() {
-        let text = match read_taskfile(&path).await {
-            Ok(text) => text,
-            Err(reason) if depth == 0 => return Err(reason),
-            // `task` itself says what is wrong with an include; the other fields are not touched by it.
-            Err(_) => continue,
-        };
-        let tasks = match taskfile::meta_tasks(&text) {
-            Ok(tasks) => tasks,
-            Err(error) if depth == 0 => return Err(error.to_string()),
-            Err(_) => continue,
-        };
+        if files >= MOST_FILES || found.len() > taskfile::MOST_TASKS {
+            break;
+        }
+        files += 1;
+        // `task` itself says what is wrong with an include; the other fields are not touched by it.
+        let Ok((path, text)) = read_taskfile(root, &path) else { continue };
+        let Ok(tasks) = taskfile::meta_tasks(&text) else { continue };
         found.extend(
             tasks.into_iter().map(|task| MetaTask { name: format!("{namespace}{}", task.name), ..task }),
         );
         if depth < DEEPEST_INCLUDE {
-            for include in taskfile::includes(&text) {
-                let target = path.parent().unwrap_or(Path::new("")).join(&include.path);
-                waiting.push_back((format!("{namespace}{}:", include.namespace), target, depth + 1));
-            }
+            waiting.extend(includes(&path, &namespace, &text, depth + 1));
         }
     }
-    Ok(found)
+    if found.len() > taskfile::MOST_TASKS {
+        tracing::warn!(root = %root.display(), "only the first {} metadata tasks are run", taskfile::MOST_TASKS);
+        found.truncate(taskfile::MOST_TASKS);
+    }
+    Ok(Some((name, found)))
 }
 
-async fn read_taskfile(path: &Path) -> Result<String, String> {
-    let path = if tokio::fs::metadata(path).await.is_ok_and(|meta| meta.is_dir()) {
-        path.join(taskfile::FILE_NAMES[0])
-    } else {
-        path.to_owned()
+/// What the Taskfile at `path` includes: namespace, place and depth.
+fn includes(
+    path: &Path,
+    namespace: &str,
+    text: &str,
+    depth: usize,
+) -> impl Iterator<Item = (String, PathBuf, usize)> {
+    taskfile::includes(text).into_iter().map(move |include| {
+        let target = path.parent().unwrap_or(Path::new("")).join(&include.path);
+        (format!("{namespace}{}:", include.namespace), target, depth)
+    })
+}
+
+/// The Taskfile `name` below `root`, or the one in the directory of that name; and where it is.
+fn read_taskfile(root: &Path, name: &Path) -> io::Result<(PathBuf, String)> {
+    let most = taskfile::LARGEST_FILE as u64;
+    let (name, bytes) = match sys::beneath::read(root, name, most) {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            let name = name.join(taskfile::FILE_NAMES[0]);
+            let bytes = sys::beneath::read(root, &name, most)?;
+            (name, bytes)
+        }
+        read => (name.to_owned(), read?),
     };
-    let file = tokio::fs::File::open(&path).await.map_err(|error| error.to_string())?;
-    let most = u64::try_from(taskfile::LARGEST_FILE + 1).unwrap_or(u64::MAX);
-    let mut text = String::new();
-    file.take(most).read_to_string(&mut text).await.map_err(|error| error.to_string())?;
-    Ok(text)
+    let text = String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok((name, text))
 }
 
 async fn read_some(pipe: Option<impl AsyncRead + Unpin>, most: u64) -> String {

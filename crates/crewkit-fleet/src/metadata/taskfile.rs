@@ -20,8 +20,15 @@ pub const FILE_NAMES: [&str; 8] = [
 /// Largest Taskfile that is read.
 pub const LARGEST_FILE: usize = 1024 * 1024;
 
+/// Most metadata tasks of one workspace; further ones are left out.
+pub const MOST_TASKS: usize = 100;
+
 /// Most YAML events, so that aliases cannot multiply without end.
 const MOST_EVENTS: usize = 50_000;
+
+/// Deepest nesting of YAML, and most aliases; those of Taskfiles written by people are far from it.
+const DEEPEST: usize = 64;
+const MOST_ALIASES: usize = 1_000;
 
 /// A task that is a metadata field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +75,13 @@ pub fn meta_tasks(text: &str) -> Result<Vec<MetaTask>, TaskfileError> {
 
 fn parse(text: &str) -> Result<Map<String, Value>, TaskfileError> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_events: MOST_EVENTS, max_nodes: MOST_EVENTS, },
+        budget: serde_saphyr::budget! {
+            max_events: MOST_EVENTS,
+            max_nodes: MOST_EVENTS,
+            max_depth: DEEPEST,
+            max_aliases: MOST_ALIASES,
+            max_total_scalar_bytes: LARGEST_FILE,
+        },
     };
     serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| TaskfileError::Malformed(first_line(&error.to_string())))
@@ -266,5 +279,22 @@ tasks:
                 writeln!(bomb, "{level}: &{level} [*{before}, *{before}, *{before}, *{before}, *{before}]");
         }
         assert!(meta_tasks(&bomb).is_err());
+    }
+
+    #[test]
+    fn texts_that_multiply_and_endless_depth_are_refused() {
+        let long = "x".repeat(LARGEST_FILE / 2);
+        let copies = format!("a: &a {long}\nb: [{}]\n", "*a, ".repeat(900));
+        assert!(meta_tasks(&copies).is_err(), "many copies of a long text");
+        let aliases = format!("a: &a x\nb: [{}]\n", "*a, ".repeat(2_000));
+        assert!(meta_tasks(&aliases).is_err(), "many aliases");
+        for deep in [format!("a: {}", "[".repeat(100_000)), format!("a: {}", "{b: ".repeat(100_000))] {
+            assert!(meta_tasks(&deep).is_err());
+        }
+        let mut lines = String::new();
+        for level in 0..1_000 {
+            let _ = writeln!(lines, "{}a:", " ".repeat(level));
+        }
+        assert!(meta_tasks(&lines).is_err(), "deep by indentation");
     }
 }

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use crewkit_core::Limits;
 use crewkit_fleet::metadata::runner::Runner;
+use crewkit_fleet::metadata::sandbox::TaskfileCommands;
 use crewkit_fleet::metadata::server;
 use serde_json::{Value, json};
 
 fn runner(directory: &Path, task_program: Option<PathBuf>) -> Runner {
-    Runner { directory: directory.to_owned(), taskfile: None, task_program, limits: Limits::default() }
+    let (directory, commands) = (directory.to_owned(), TaskfileCommands::Plain);
+    Runner { directory, taskfile: None, task_program, commands, limits: Limits::default() }
 }
 
 fn write(path: PathBuf, text: &str) {

@@ -66,7 +66,7 @@ impl World {
         Self::with(|options| options.driver = Some("fake".to_owned())).await
     }
 
-    async fn with(adjust: impl FnOnce(&mut LocalOptions)) -> Self {
+    pub(crate) async fn with(adjust: impl FnOnce(&mut LocalOptions)) -> Self {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().canonicalize().unwrap();
         let repository = dir.join("Project One");
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// Closes the fleet as a server that ends would, and opens it again.
-    async fn reopen(self) -> Self {
+    pub(crate) async fn reopen(self) -> Self {
         let Self { root, fleet, engine, options } = self;
         fleet.backend().shutdown().await;
         drop(fleet);
@@ -106,11 +106,11 @@ impl World {
         Self { root, fleet, engine, options }
     }
 
-    fn repository(&self) -> PathBuf {
+    pub(crate) fn repository(&self) -> PathBuf {
         self.options.projects[0].path.clone()
     }
 
-    async fn create(&self, name: &str, spec: &str) {
+    pub(crate) async fn create(&self, name: &str, spec: &str) {
         let new = CreateAgent {
             name: name.to_owned(),
             project: "project one".to_owned(),
@@ -120,7 +120,7 @@ impl World {
         self.fleet.create_agent(new).await.unwrap();
     }
 
-    async fn until(&self, name: &str, status: &str) {
+    pub(crate) async fn until(&self, name: &str, status: &str) {
         let wait = WaitForAgent {
             agent_name: name.to_owned(),
             status: Some(status.to_owned()),
@@ -130,7 +130,7 @@ impl World {
         assert!(waited.reached, "{waited:?}");
     }
 
-    fn workspace(&self, name: &str) -> PathBuf {
+    pub(crate) fn workspace(&self, name: &str) -> PathBuf {
         let workspaces = self.options.home.join("workspaces");
         let entries = std::fs::read_dir(workspaces).unwrap().flatten();
         let mut found = entries.map(|entry| entry.path()).filter(|path| {
@@ -180,7 +180,7 @@ async fn once_free<T, E: std::fmt::Display + std::fmt::Debug>(open: impl AsyncFn
     panic!("the files stay in use");
 }
 
-fn git(dir: &Path, arguments: &[&str]) -> String {
+pub(crate) fn git(dir: &Path, arguments: &[&str]) -> String {
     let output = Command::new("git")
         .args(["-c", "user.name=a", "-c", "user.email=a@b"])
         .args(arguments)

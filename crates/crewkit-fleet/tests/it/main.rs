@@ -8,6 +8,7 @@ mod contracts;
 mod edges;
 mod endpoint;
 mod faults;
+mod hostile;
 mod live;
 mod local;
 mod metadata;

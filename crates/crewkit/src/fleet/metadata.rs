@@ -1,11 +1,19 @@
 //! `crewkit metadata serve`: the endpoint inside a workspace that says what the workspace is about.
+//!
+//! It asks for no token, so it listens on loopback unless it is told otherwise, and refuses requests that a web page made
+//! under a name of its own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
 use clap::{Args, Subcommand};
 use crewkit_core::{Code, Limits};
-use crewkit_fleet::metadata::{runner::Runner, server};
+use crewkit_fleet::metadata::{runner::Runner, sandbox::TaskfileCommands, server};
+use crewkit_server::http::Guard;
 
 use crate::failure::Failure;
 use crate::output;
@@ -20,9 +28,12 @@ pub enum MetadataCommand {
 /// What is served, and where.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Address and port to listen on.
+    /// Address and port to listen on. Others than loopback need `--allow-host`.
     #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDR:PORT")]
     listen: SocketAddr,
+    /// A host name requests may use besides the loopback ones and those of the Coder this workspace belongs to.
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
     /// The Taskfile; default: the one in the current directory.
     #[arg(long, env = "FLEET_MCP_TASKFILE", value_name = "FILE")]
     taskfile: Option<PathBuf>,
@@ -32,11 +43,27 @@ pub struct ServeArgs {
 pub fn run(command: MetadataCommand, limits: Limits) -> Result<(), Failure> {
     let MetadataCommand::Serve(arguments) = command;
     let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
-    let directory = std::env::current_dir().map_err(broken)?;
-    let runner = Runner { directory, taskfile: arguments.taskfile, task_program: installed("task"), limits };
+    let listen = arguments.listen;
+    if !listen.ip().is_loopback() && arguments.allow_host.is_empty() {
+        let message = format!(
+            "{listen} is not a loopback address. Name the host that requests will use with `--allow-host NAME`, \
+             or listen on 127.0.0.1."
+        );
+        return Err(Failure::new(Code::ListenFailed, message));
+    }
+    let runner = Runner {
+        directory: std::env::current_dir().map_err(broken)?,
+        taskfile: arguments.taskfile,
+        task_program: installed("task"),
+        commands: TaskfileCommands::Plain,
+        limits,
+    };
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let hosts = Hosts::new(arguments.allow_host, &variable("CODER_AGENT_URL"), &variable("VSCODE_PROXY_URI"));
+    let router =
+        server::router(runner).layer(middleware::from_fn_with_state(Arc::new(hosts), refuse_foreign_hosts));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
     runtime.block_on(async {
-        let listen = arguments.listen;
         let failed = |error: std::io::Error| Failure::new(Code::ListenFailed, format!("{listen}: {error}"));
         let listener = tokio::net::TcpListener::bind(listen).await.map_err(failed)?;
         output::talk(&format!("metadata at http://{}/metadata", listener.local_addr().map_err(failed)?));
@@ -46,12 +73,83 @@ pub fn run(command: MetadataCommand, limits: Limits) -> Result<(), Failure> {
                 std::future::pending::<()>().await;
             }
         };
-        axum::serve(listener, server::router(runner)).with_graceful_shutdown(ended).await.map_err(failed)
+        axum::serve(listener, router).with_graceful_shutdown(ended).await.map_err(failed)
     })
+}
+
+/// The names requests may be addressed to.
+#[derive(Debug, PartialEq, Eq)]
+struct Hosts {
+    exact: Vec<String>,
+    /// How the names end that Coder gives to the apps of this workspace.
+    suffix: Option<String>,
+}
+
+impl Hosts {
+    /// The names of `allowed`, and those of Coder, which passes on the host of the request that it was asked with.
+    /// `coder` is its address, `proxy` the pattern of addresses it gives to ports of this workspace.
+    fn new(allowed: Vec<String>, coder: &str, proxy: &str) -> Self {
+        let host = |address: &str| {
+            let rest = address.split_once("://")?.1;
+            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+            let name = rest[..end].rsplit('@').next()?;
+            let name = name.rsplit_once(':').map_or(name, |(name, _)| name);
+            (!name.is_empty()).then(|| name.to_ascii_lowercase())
+        };
+        // `https://{{port}}--main--workspace--user.apps.example`: what comes after the port is this workspace's own.
+        let suffix = host(proxy).and_then(|name| name.strip_prefix("{{port}}").map(str::to_owned));
+        let suffix = suffix.filter(|suffix| suffix.starts_with("--") && suffix.contains('.'));
+        Self { exact: allowed.into_iter().chain(host(coder)).collect(), suffix }
+    }
+
+    /// What checks a request addressed to `name`.
+    fn guard(&self, name: Option<&str>) -> Guard {
+        let name = name.map(|name| name.rsplit_once(':').map_or(name, |(name, _)| name).to_ascii_lowercase());
+        let own = name.filter(|name| self.suffix.as_ref().is_some_and(|suffix| name.ends_with(suffix)));
+        Guard { allowed_hosts: self.exact.iter().cloned().chain(own).collect(), ..Guard::default() }
+    }
+}
+
+async fn refuse_foreign_hosts(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let name = request.headers().get(axum::http::header::HOST).and_then(|name| name.to_str().ok());
+    match hosts.guard(name).check_names(request.uri(), request.headers(), None) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
 }
 
 /// Where a program is, when it is installed.
 fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_coder_gives_to_this_workspace_are_known() {
+        let hosts = Hosts::new(
+            vec!["given".to_owned()],
+            "https://user:pass@Coder.Example:8443/path",
+            "https://{{port}}--main--dev--ann.apps.example:8443",
+        );
+        assert_eq!(hosts.exact, ["given", "coder.example"]);
+        assert_eq!(hosts.suffix.as_deref(), Some("--main--dev--ann.apps.example"));
+        let known = |name: &str| hosts.guard(Some(name)).allowed_hosts.len() == 3;
+        assert!(
+            known("meta--main--dev--ann.apps.example") && known("meta--main--dev--ann.apps.example:8443")
+        );
+        assert!(
+            !known("meta--main--dev--bob.apps.example") && !known("evil.example") && !known("apps.example")
+        );
+        let none = Hosts::new(Vec::new(), "", "");
+        assert_eq!(none, Hosts { exact: Vec::new(), suffix: None });
+        for pattern in
+            ["https://{{port}}", "https://{{port}}--x", "{{port}}--a.b", "https://x.example/{{port}}"]
+        {
+            assert_eq!(Hosts::new(Vec::new(), "nothing", pattern), none, "{pattern}");
+        }
+    }
 }

@@ -263,10 +263,12 @@ struct Endpoint {
 impl Endpoint {
     fn start(directory: &Path, path: &str) -> Self {
         let mut command = crewkit(directory);
-        command
-            .args(["metadata", "serve", "--listen", "127.0.0.1:0"])
-            .current_dir(directory)
-            .env("PATH", path);
+        command.env("PATH", path);
+        Self::with(command, directory, &[])
+    }
+
+    fn with(mut command: Command, directory: &Path, arguments: &[&str]) -> Self {
+        command.args(["metadata", "serve", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(directory);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -276,8 +278,14 @@ impl Endpoint {
     }
 
     async fn get(&self, path: &str) -> (u16, Value) {
+        self.get_with(path, &[]).await
+    }
+
+    async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> (u16, Value) {
         let client = crewkit_agent::http_client().build().unwrap();
-        let answer = client.get(format!("{}{path}", self.base)).send().await.unwrap();
+        let request = client.get(format!("{}{path}", self.base));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = request.send().await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap_or_default())
     }
 }
@@ -334,4 +342,50 @@ async fn metadata_is_served_with_and_without_task() {
     let empty = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::start(empty.path(), &path);
     assert_eq!(endpoint.get("/metadata").await, (200, json!({"data": {}, "meta": {"version": "1.0"}})));
+}
+
+/// A web page that has its own name resolve to this machine, or that sends requests here from elsewhere, learns nothing and
+/// has nothing run.
+#[tokio::test]
+async fn metadata_is_served_to_no_web_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let taskfile = "tasks:\n  x: {meta: {include_in_list: true}, cmds: ['echo ran >> proof; echo secret']}\n";
+    std::fs::write(dir.path().join("Taskfile.yml"), taskfile).unwrap();
+    let mut command = crewkit(dir.path());
+    command.env("CODER_AGENT_URL", "https://coder.example/");
+    command.env("VSCODE_PROXY_URI", "https://{{port}}--main--dev--ann.apps.example");
+    let endpoint = Endpoint::with(command, dir.path(), &["--allow-host", "given.example"]);
+    let foreign = [
+        ("Host", "evil.example"),
+        ("Host", "evil.example:8000"),
+        ("Host", "meta--main--dev--bob.apps.example"),
+        ("Host", "127.0.0.1.evil.example"),
+        ("Host", ""),
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Origin", "https://coder.example.evil.example"),
+    ];
+    for header in foreign {
+        for path in ["/metadata", "/", "/health", "/nothing"] {
+            let (status, answer) = endpoint.get_with(path, &[header]).await;
+            assert!(matches!(status, 400 | 403), "{header:?} {path}: {status} {answer}");
+            assert!(!answer.to_string().contains("secret"), "{header:?}: {answer}");
+        }
+    }
+    assert!(!dir.path().join("proof").exists(), "nothing was run for them");
+    for host in [
+        "localhost:1",
+        "127.0.0.1",
+        "[::1]",
+        "given.example",
+        "coder.example",
+        "meta--main--dev--ann.apps.example",
+    ] {
+        let (status, answer) = endpoint.get_with("/metadata", &[("Host", host)]).await;
+        assert_eq!((status, &answer["data"]["x"]["value"]), (200, &json!("secret")), "{host}: {answer}");
+    }
+    let mut command = crewkit(dir.path());
+    command.args(["metadata", "serve", "--listen", "0.0.0.0:0"]);
+    let (code, _, err) = output(&mut command);
+    assert!(code != 0 && err.contains("--allow-host"), "{err}");
 }

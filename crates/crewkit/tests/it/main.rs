@@ -8,6 +8,7 @@ mod doors;
 mod equip_kill;
 mod fleet;
 mod hostile;
+mod hostile_fleet;
 mod local_models;
 mod pack;
 mod serve;

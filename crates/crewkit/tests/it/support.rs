@@ -40,6 +40,11 @@ impl Served {
     pub(crate) fn start_in(home: &Path, directory: &Path, arguments: &[&str]) -> Self {
         let mut command = crewkit(home);
         command.current_dir(directory);
+        Self::with(command, arguments)
+    }
+
+    /// Starts `command`, which is `crewkit` as it is to be run, with what makes it serve.
+    pub(crate) fn with(mut command: Command, arguments: &[&str]) -> Self {
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         Self::spawn(command)
     }

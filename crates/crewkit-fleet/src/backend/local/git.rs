@@ -12,12 +12,15 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 
 /// Longest output of git that is read.
 const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
 const COMPLAINT_BYTES: usize = 2000;
+/// Time between asking a git to end and killing it.
+const END_GRACE: Duration = Duration::from_secs(3);
 
 /// Settings that take precedence over whatever the repository says.
 const SETTINGS: [&str; 14] = [
@@ -52,6 +55,14 @@ pub enum GitError {
         dir: PathBuf,
         /// What it said.
         complaint: String,
+    },
+    /// It was not run, since the worktree has a file it should not read.
+    #[error("git was not run: {} {what}", path.display())]
+    Hazard {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
     },
     /// It did not come to an end.
     #[error("git {verb} in {} took longer than {seconds} s (limits.fleet_git_seconds)", dir.display())]
@@ -124,6 +135,11 @@ impl Git {
     /// A command to be completed and run.
     pub(crate) fn at<'a>(&'a self, place: &'a Place) -> Invocation<'a> {
         Invocation { git: self, place, index: None, input: None, arguments: Vec::new() }
+    }
+
+    /// The same git, whose commands may take no longer than `longest`.
+    pub(crate) fn within(&self, longest: Duration) -> Self {
+        Self { longest: longest.min(self.longest), ..self.clone() }
     }
 
     /// The same git, which notes nowhere what a branch or HEAD was.
@@ -234,36 +250,18 @@ impl Invocation<'_> {
         Ok(one_line(&self.run().await?))
     }
 
+    /// Runs it, and ends it when its time is over or nobody waits for it any more.
     async fn execute(&self) -> Result<Done, GitError> {
-        let mut command = self.command();
-        let mut child = command.spawn().map_err(GitError::Start)?;
-        let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let writing = async {
-            if let (Some(mut stdin), Some(bytes)) = (input, self.input.as_deref()) {
-                // A git that has seen enough closes its end; its exit code tells what came of it.
-                let _ = tokio::io::AsyncWriteExt::write_all(&mut stdin, bytes).await;
-            }
-        };
-        let working = async {
-            let (output, complaint, ()) = tokio::join!(read_all(stdout), read_all(stderr), writing);
-            let status = child.wait().await.map_err(GitError::Start)?;
-            Ok(Done {
-                code: status.code(),
-                output,
-                complaint: String::from_utf8_lossy(&complaint).into_owned(),
-            })
-        };
-        match tokio::time::timeout(self.git.longest, working).await {
-            Ok(done) => done,
-            Err(_) => {
-                crate::sys::kill_group(child.id());
-                Err(GitError::Slow {
-                    verb: self.verb(),
-                    dir: self.place.dir.clone(),
-                    seconds: self.git.longest.as_secs(),
-                })
-            }
-        }
+        let child = self.command().spawn().map_err(GitError::Start)?;
+        let (waiting, abandoned) = oneshot::channel();
+        let running = tokio::spawn(attend(child, self.input.clone(), self.git.longest, abandoned));
+        let done = running.await.unwrap_or_else(|_| Err(GitError::Start(std::io::ErrorKind::Other.into())));
+        drop(waiting);
+        done?.ok_or_else(|| GitError::Slow {
+            verb: self.verb(),
+            dir: self.place.dir.clone(),
+            seconds: self.git.longest.as_secs(),
+        })
     }
 
     fn command(&self) -> Command {
@@ -283,6 +281,7 @@ impl Invocation<'_> {
         command.args(&self.arguments).current_dir(&self.place.dir);
         let stdin = if self.input.is_some() { Stdio::piped() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        // Ended with its group by `attend`; the drop is for a runtime that goes down.
         crate::sys::own_group(&mut command);
         command
     }
@@ -292,6 +291,43 @@ struct Done {
     code: Option<i32>,
     output: Vec<u8>,
     complaint: String,
+}
+
+/// Waits for `child`, at most for `longest` and until `abandoned`; none when it had to be ended.
+///
+/// A git that is killed leaves its lock files in the repository for people to clean up, so it is asked to end first.
+async fn attend(
+    mut child: Child,
+    input: Option<Vec<u8>>,
+    longest: Duration,
+    abandoned: oneshot::Receiver<()>,
+) -> Result<Option<Done>, GitError> {
+    let leader = child.id();
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let writing = async {
+        if let (Some(mut stdin), Some(bytes)) = (stdin, input) {
+            // A git that has seen enough closes its end; its exit code tells what came of it.
+            let _ = stdin.write_all(&bytes).await;
+        }
+    };
+    let working = async {
+        let (output, complaint, ()) = tokio::join!(read_all(stdout), read_all(stderr), writing);
+        let status = child.wait().await.map_err(GitError::Start)?;
+        let complaint = String::from_utf8_lossy(&complaint).into_owned();
+        Ok(Done { code: status.code(), output, complaint })
+    };
+    tokio::pin!(working);
+    tokio::select! {
+        biased;
+        done = &mut working => return done.map(Some),
+        () = tokio::time::sleep(longest) => {}
+        _ = abandoned => {}
+    }
+    crate::sys::terminate_group(leader);
+    // What it still prints is read: a write to a closed pipe would end it at once.
+    let _ = tokio::time::timeout(END_GRACE, &mut working).await;
+    crate::sys::kill_group(leader);
+    Ok(None)
 }
 
 async fn read_all(pipe: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
@@ -331,5 +367,46 @@ mod tests {
         let environment = environment.map(|(name, value)| (name.into(), value.into()));
         let git = Git::new("git", environment, Duration::from_secs(1));
         assert_eq!(git.environment, [("PATH".into(), "/bin".into())]);
+    }
+
+    /// A git that holds a lock file until it is asked to end.
+    #[cfg(unix)]
+    fn slow_git(dir: &Path, longest: Duration) -> Git {
+        let script = dir.join("slow-git");
+        let text = "#!/bin/sh\ntrap 'rm lock; exit 1' TERM\ntouch lock\nwhile :; do sleep 0.05; done\n";
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let environment = [("PATH".into(), std::env::var_os("PATH").unwrap())];
+        Git::new(script, environment, longest)
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_git_that_takes_too_long_is_asked_to_end_and_takes_its_locks_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = slow_git(dir.path(), Duration::from_secs(1));
+        let place = Place::found_from(dir.path());
+        let error = git.at(&place).args(["status"]).run().await.unwrap_err();
+        assert!(matches!(error, GitError::Slow { .. }), "{error}");
+        assert!(dir.path().join("slow-git").exists() && !dir.path().join("lock").exists());
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_git_nobody_waits_for_is_asked_to_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = slow_git(dir.path(), Duration::from_hours(1));
+        let place = Place::found_from(dir.path());
+        let lock = dir.path().join("lock");
+        let until = async |there: bool| {
+            while lock.exists() != there {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = git.at(&place).args(["status"]).run() => panic!("it never ends"),
+            () = until(true) => {}
+        }
+        tokio::time::timeout(Duration::from_mins(1), until(false)).await.unwrap();
     }
 }

@@ -9,8 +9,15 @@ use std::path::{Path, PathBuf};
 
 use super::copy::move_tree;
 use super::git::{Git, GitError, Place, one_line};
+use super::hazard;
 use super::trash::{Trash, Trashed};
 use super::worktree::{Checkout, Workspace, removal};
+use crate::sys::beneath;
+
+/// Entries of a worktree that are looked at before git is run in it.
+const MOST_ENTRIES: usize = 1_000_000;
+/// Largest note of git about an operation that is half done.
+const NOTE_BYTES: u64 = 64 * 1024;
 
 /// Where the work of a removed workspace is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,8 +98,11 @@ pub(crate) async fn take_away(git: &Git, trash: &Trash, leaving: Leaving<'_>) ->
         return Ok(kept);
     }
     let place = Place::worktree(path, &checkout.admin_dir);
-    let saved = match git.without_filters(&place).await {
-        Ok(git) => save(&git, &place, leaving, checkout).await,
+    let saved = match hazard::check(path, MOST_ENTRIES).await {
+        Ok(()) => match git.without_filters(&place).await {
+            Ok(git) => save(&git, &place, leaving, checkout).await,
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error),
     };
     let (mut kept, everything_is_committed) = match saved {
@@ -141,6 +151,9 @@ async fn save_admin(admin_dir: &Path, trashed: &Path) -> std::io::Result<()> {
         }
         std::fs::create_dir_all(&to)?;
         for name in ["HEAD", "index", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "ORIG_HEAD"] {
+            if !std::fs::symlink_metadata(from.join(name)).is_ok_and(|entry| entry.is_file()) {
+                continue;
+            }
             match std::fs::copy(from.join(name), to.join(name)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -235,7 +248,7 @@ async fn save(
     let mut tip = survey.head.clone();
     let mut links = links(&git.at(place).args(["ls-files", "--stage", "-z"]).run().await?);
     if survey.changed {
-        match commit_everything(git, place, leaving, &survey).await {
+        match commit_everything(git, place, leaving, &survey, &links).await {
             Ok(commit) => {
                 links.extend(commit.links);
                 kept.saved_changes = true;
@@ -297,15 +310,20 @@ async fn commit_everything(
     place: &Place,
     leaving: Leaving<'_>,
     survey: &Survey,
+    links: &[String],
 ) -> Result<Saved, GitError> {
     let scratch = Scratch::new(place);
     let index = scratch.copy_of_index().map_err(GitError::Start)?;
     let staged = staged_tree(git, place, &scratch).await?;
     let mut add: Vec<OsString> = ["add", "--all", "--", "."].map(OsString::from).into();
-    add.extend(leaving.kit_files.iter().map(|file| OsString::from(format!(":(exclude,top,literal){file}"))));
+    // Adding a submodule runs git in it, and with that the programs its own configuration names. What is in there goes to
+    // the trash with the directory.
+    let submodules = links.iter().filter(|link| place.dir.join(link).symlink_metadata().is_ok());
+    let left_out = leaving.kit_files.iter().chain(submodules);
+    add.extend(left_out.map(|file| OsString::from(format!(":(exclude,top,literal){file}"))));
     git.at(place).index(&index).args(add).run().await?;
     let tree = git.at(place).index(&index).args(["write-tree"]).line().await?;
-    let links = links(&git.at(place).index(&index).args(["ls-files", "--stage", "-z"]).run().await?);
+    let links = self::links(&git.at(place).index(&index).args(["ls-files", "--stage", "-z"]).run().await?);
 
     let mut parents: Vec<String> = survey.head.iter().cloned().collect();
     // What was staged and then changed again is in neither HEAD nor the files.
@@ -418,9 +436,10 @@ const NOTES: [&str; 12] = [
 /// The commits of an operation that is half done. A rebase begun without a branch has its commits nowhere else, and what
 /// was stashed for it is in no list of stashes.
 fn under_way(admin_dir: &Path) -> Vec<String> {
-    let texts = NOTES.iter().filter_map(|name| std::fs::read_to_string(admin_dir.join(name)).ok());
+    let notes = NOTES.iter().filter_map(|name| beneath::read(admin_dir, Path::new(name), NOTE_BYTES).ok());
     let mut commits: Vec<String> = Vec::new();
-    for text in texts {
+    for text in notes {
+        let text = String::from_utf8_lossy(&text);
         for id in text.split_whitespace().filter(|word| word.bytes().all(|byte| byte.is_ascii_hexdigit())) {
             if !commits.iter().any(|known| known == id) {
                 commits.push(id.to_owned());

@@ -9,12 +9,15 @@ use tokio::sync::Semaphore;
 use super::Local;
 use super::backend::Handle;
 use super::git::Place;
+use super::hazard;
 use crate::metadata::Metadata;
-use crate::metadata::runner::{Runner, git_metadata};
-use crate::metadata::taskfile::FILE_NAMES;
+use crate::metadata::runner::{Runner, Told, git_metadata};
+use crate::metadata::sandbox::TaskfileCommands;
 
 /// Age up to which metadata is shown in a list without being collected again.
 const FRESH: Duration = Duration::from_secs(5);
+/// Entries of a worktree that are looked at before git is run in it.
+const MOST_ENTRIES: usize = 20_000;
 /// Workspaces looked at at once.
 const LOOKS: usize = 4;
 
@@ -58,7 +61,12 @@ impl Local {
                 let (local, handle) = (self.clone(), handle.clone());
                 // Marked as fresh at once, so that the next list does not start another look.
                 cache.put(&handle.agent.id, known.clone());
-                self.shared.tracker.spawn(async move { local.collect(&handle).await });
+                self.shared.tracker.spawn(async move {
+                    tokio::select! {
+                        _ = local.collect(&handle) => {}
+                        () = local.shared.shutdown.cancelled() => {}
+                    }
+                });
             }
             return known;
         }
@@ -67,23 +75,23 @@ impl Local {
 
     async fn collect(&self, handle: &Handle) -> Metadata {
         let _look = self.shared.metadata.looks.acquire().await;
-        let path = &handle.agent.path;
-        let mut found = None;
-        for name in FILE_NAMES {
-            if tokio::fs::try_exists(path.join(name)).await.unwrap_or(false) {
-                let runner = Runner {
-                    directory: path.clone(),
-                    taskfile: None,
-                    task_program: self.shared.options.task_program.clone(),
-                    limits: self.shared.options.limits.as_ref().clone(),
-                };
-                found = Some(runner.collect().await);
-                break;
+        let options = &self.shared.options;
+        let runner = Runner {
+            directory: handle.agent.path.clone(),
+            taskfile: None,
+            task_program: options.task_program.clone(),
+            commands: match &options.taskfile_sandbox {
+                Ok(sandbox) => TaskfileCommands::Confined(sandbox.clone()),
+                Err(reason) => TaskfileCommands::Off(reason.clone()),
+            },
+            limits: options.limits.as_ref().clone(),
+        };
+        let metadata = match runner.taskfile_fields().await {
+            Told::Fields(metadata) => metadata,
+            Told::NoTaskfile => self.git_fields(handle).await.unwrap_or_default(),
+            Told::NotRun(reason) => {
+                self.git_fields(handle).await.unwrap_or_default().with_taskfile_not_run(reason)
             }
-        }
-        let metadata = match found {
-            Some(metadata) => metadata,
-            None => self.git_fields(handle).await.unwrap_or_default(),
         };
         self.shared.metadata.put(&handle.agent.id, metadata.clone());
         metadata
@@ -91,9 +99,20 @@ impl Local {
 
     async fn git_fields(&self, handle: &Handle) -> Option<Metadata> {
         let place: Place = handle.agent.workspace.as_ref()?.place()?;
-        let status = ["status", "--porcelain=v2", "--branch", "--ignore-submodules=dirty"];
-        let git = self.shared.options.git.without_filters(&place).await.ok()?;
-        let output = git.at(&place).args(status).run().await.ok()?;
+        let asked = async {
+            hazard::check(&place.dir, MOST_ENTRIES).await?;
+            let longest = Duration::from_millis(self.shared.options.limits.fleet_metadata_agent_ms);
+            let git = self.shared.options.git.within(longest).without_filters(&place).await?;
+            let status = ["status", "--porcelain=v2", "--branch", "--ignore-submodules=dirty"];
+            git.at(&place).args(status).run().await
+        };
+        let output = match asked.await {
+            Ok(output) => output,
+            Err(error) => {
+                tracing::warn!(agent = handle.agent.name, %error, "its worktree cannot be looked at");
+                return None;
+            }
+        };
         let text = String::from_utf8_lossy(&output);
         let header = |name: &str| text.lines().find_map(|line| line.strip_prefix("# ")?.strip_prefix(name));
         let branch = header("branch.head ").filter(|name| *name != "(detached)");

@@ -9,6 +9,7 @@ mod equip;
 pub mod git;
 #[cfg(test)]
 mod git_states_tests;
+mod hazard;
 pub mod held;
 pub mod keep;
 mod life;
@@ -121,7 +122,7 @@ impl Local {
             let home = options.home.clone();
             let opened = tokio::task::spawn_blocking(move || {
                 for dir in [&home, &home.join("workspaces"), &home.join("tasks"), &home.join("trash")] {
-                    trash::create_private(dir)
+                    crate::sys::create_private_dir(dir)
                         .map_err(|source| OpenError::Path { path: dir.clone(), source })?;
                 }
                 Ok::<_, OpenError>(Store::open(&home.join("fleet.db"))?)
@@ -249,7 +250,7 @@ impl Local {
             let found = found.map_err(|error| FleetError::invalid("path", error.to_string()))?;
             let home = options.home.clone();
             let opened = tokio::task::spawn_blocking(move || {
-                trash::create_private(&home).map_err(|error| error.to_string())?;
+                crate::sys::create_private_dir(&home).map_err(|error| error.to_string())?;
                 match Store::open(&home.join("fleet.db")) {
                     Err(StoreError::File(FileFault::Locked { .. })) => Ok(None),
                     Ok(store) => Ok(Some(store)),

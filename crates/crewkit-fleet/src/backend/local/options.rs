@@ -10,6 +10,7 @@ use crewkit_core::Limits;
 use super::git::Git;
 use super::role::RoleConfig;
 use crate::kit::Kit;
+use crate::metadata::sandbox::Sandbox;
 use crate::time::Clock;
 
 /// The built-in loop.
@@ -57,6 +58,9 @@ pub struct LocalOptions {
     pub kit: Option<Arc<dyn Kit>>,
     /// The `task` program, when it is installed.
     pub task_program: Option<PathBuf>,
+    /// What confines the commands of a workspace's Taskfile, or why nothing does. Agents write those commands, so without
+    /// it they are not run.
+    pub taskfile_sandbox: Result<Sandbox, String>,
     /// Whose agents these are.
     pub owner: String,
 }
@@ -83,6 +87,7 @@ impl LocalOptions {
             environment: Vec::new(),
             kit: None,
             task_program: None,
+            taskfile_sandbox: Err("nothing here can confine its commands".to_owned()),
             owner: "me".to_owned(),
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::copy::move_tree;
+use crate::sys::create_private_dir;
 use crate::time::{Clock, Moment};
 
 /// A directory that was moved to the trash.
@@ -43,7 +44,7 @@ impl Trash {
             if !from.try_exists()? {
                 return Ok(None);
             }
-            create_private(&dir)?;
+            create_private_dir(&dir)?;
             for number in 0.. {
                 let mark = if number == 0 { String::new() } else { format!("-{number}") };
                 let to = dir.join(format!("{agent}{mark}-{seconds}"));
@@ -65,7 +66,7 @@ impl Trash {
         let to = self.dir.join(format!("{DOOMED}{}", uuid::Uuid::now_v7().simple()));
         let (dir, from, doomed) = (self.dir.clone(), path.to_owned(), to.clone());
         blocking(move || {
-            create_private(&dir)?;
+            create_private_dir(&dir)?;
             move_tree(&from, &doomed)
         })
         .await?;
@@ -111,15 +112,6 @@ fn is_over(name: &str, now: i64, keep: Duration) -> bool {
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-}
-
-/// Creates a directory only its owner can enter, unless it is there.
-pub(super) fn create_private(dir: &Path) -> io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir)
 }
 
 #[cfg(test)]

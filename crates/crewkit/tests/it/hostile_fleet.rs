@@ -1,0 +1,121 @@
+//! What agents of the fleet on this machine try, against the server as built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Served, crewkit, output};
+use crate::walk::repository;
+
+/// Secrets of the server's environment that no agent may see.
+const CANARIES: [(&str, &str); 5] = [
+    ("LLM_API_KEY", "canary-llm-1f6e"),
+    ("CODER_SESSION_TOKEN", "canary-coder-77ab"),
+    ("CODER_AGENT_TOKEN", "canary-agent-0c0d"),
+    ("CREWKIT_CANARY", "canary-crewkit-5b1c"),
+    ("AWS_SECRET_ACCESS_KEY", "canary-cloud-93d2"),
+];
+
+/// A server of this machine's fleet with secrets around it, and a repository to work on.
+struct Ground {
+    root: tempfile::TempDir,
+    served: Served,
+}
+
+impl Ground {
+    /// `driver` is the command line that carries out tasks.
+    fn new(driver: &[&str]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().canonicalize().unwrap();
+        let home = path.join("home");
+        std::fs::create_dir(&home).unwrap();
+        let repository = repository(&path);
+        let settings = format!(
+            "[fleet]\ndriver = \"own\"\n[agents.drivers.own]\nstdin = \"contract\"\ncommand = {driver:?}\n"
+        );
+        std::fs::write(home.join("crewkit.toml"), settings).unwrap();
+        let mut command = crewkit(&home);
+        command.current_dir(repository).envs(CANARIES);
+        let served = Served::with(command, &[]);
+        Self { root, served }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().canonicalize().unwrap().join(name)
+    }
+
+    /// `crewkit fleet` with these arguments: what it answers.
+    fn fleet(&self, arguments: &[&str]) -> Value {
+        let mut command: Command = crewkit(&self.path("home"));
+        command.arg("fleet").args(arguments).env("CREWKIT_SERVER", &self.served.base);
+        let (code, out, err) = output(&mut command);
+        assert_eq!(code, 0, "{arguments:?}: {out} {err}");
+        serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"))
+    }
+
+    /// Makes an agent, lets it do its first task, and tells where it works.
+    fn agent(&self, name: &str, task: &str) -> PathBuf {
+        self.fleet(&["create", name, task, "--project", "demo"]);
+        assert_eq!(self.fleet(&["wait", name, "--timeout", "120"])["reached"], true);
+        let entries = std::fs::read_dir(self.path("home/fleet/workspaces")).unwrap().flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        paths.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(name)).unwrap()
+    }
+
+    /// Writes a Taskfile with these fields and tells what each of them came to.
+    fn metadata(&self, name: &str, workspace: &Path, fields: &[(&str, String)]) -> Value {
+        let task = |command: &String| json!({"meta": {"include_in_list": true}, "cmds": [command]});
+        let tasks: serde_json::Map<String, Value> =
+            fields.iter().map(|(name, command)| ((*name).to_owned(), task(command))).collect();
+        // JSON is YAML.
+        let taskfile = json!({"version": "3", "tasks": tasks}).to_string();
+        std::fs::write(workspace.join("Taskfile.yml"), taskfile).unwrap();
+        self.fleet(&["show", name])["agent"]["metadata"].take()
+    }
+}
+
+#[test]
+fn a_taskfile_that_an_agent_wrote_sees_its_workspace_and_nothing_else() {
+    if !crewkit_agent::confine::available() {
+        eprintln!("NOT TRIED: this kernel cannot confine, so that no Taskfile is run at all");
+        return;
+    }
+    let ground = Ground::new(&["true"]);
+    let workspace = ground.agent("papi", "Nothing");
+    let secret = ground.path("secret");
+    std::fs::write(&secret, "canary-file-20be").unwrap();
+    let port = ground.served.base.rsplit(':').next().unwrap().to_owned();
+    let (outside, inside) = (ground.path("outside"), workspace.join("inside"));
+    let home = ground.path("home");
+    let fields = [
+        ("works", "cat README.md".to_owned()),
+        ("scratch", "echo x > \"$TMPDIR/x\"; echo x > \"$HOME/y\"; echo fine".to_owned()),
+        ("environment", "env".to_owned()),
+        ("processes", "cat /proc/*/environ | tr '\\0' '\\n'; true".to_owned()),
+        ("secret", format!("cat '{}'", secret.display())),
+        ("database", format!("ls -a '{0}' '{0}/fleet'", home.display())),
+        ("outside", format!("echo x > '{}'", outside.display())),
+        ("inside", format!("echo x > '{}'", inside.display())),
+        ("link", format!("ln -s '{}' link; cat link", secret.display())),
+        ("network", format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached'")),
+        ("terminal", "echo hello > /dev/tty && echo reached".to_owned()),
+    ];
+    let metadata = ground.metadata("papi", &workspace, &fields);
+    let readme = std::fs::read_to_string(workspace.join("README.md")).unwrap();
+    assert_eq!(metadata["works"]["value"], readme.trim(), "{metadata:#}");
+    assert_eq!(metadata["scratch"]["value"], "fine", "{metadata:#}");
+    for field in ["secret", "database", "outside", "inside", "link", "network", "terminal"] {
+        assert_eq!(metadata[field]["value"], Value::Null, "{field}: {metadata:#}");
+        assert_ne!(metadata[field]["error"], Value::Null, "{field}: {metadata:#}");
+    }
+    assert!(!outside.exists() && !inside.exists());
+    let all = metadata.to_string() + &ground.fleet(&["list"]).to_string();
+    assert!(!all.contains("canary"), "{metadata:#}");
+    let names = metadata["environment"]["value"].as_str().unwrap();
+    let allowed = ["PATH", "HOME", "TMPDIR", "TASK_TEMP_DIR", "NO_COLOR", "PWD", "SHLVL", "OLDPWD", "_"];
+    for line in names.lines() {
+        let name = line.split('=').next().unwrap();
+        assert!(allowed.contains(&name) || name.starts_with("CREWKIT_"), "{line}");
+    }
+}
