@@ -69,11 +69,6 @@ impl StateHome<RealFs> {
         Self::with_fs(RealFs::default(), path)
     }
 
-    /// Who had the lock last; for [`Locked::follows`].
-    pub fn last_turn(&self) -> u64 {
-        StateLock::last_turn(&self.path.join("state/crewkit/lock"))
-    }
-
     /// Takes the lock and ends whatever a killed command left unfinished.
     pub fn lock(&self, request: &LockRequest) -> Result<Locked<'_, RealFs>, TxnError> {
         let dirs = self.create_dirs()?;
@@ -158,7 +153,7 @@ impl<F: Fs> StateHome<F> {
         lock: Option<StateLock>,
     ) -> Result<Locked<'_, F>, TxnError> {
         let recovered = transaction::recover(&self.fs, &dirs)?;
-        Ok(Locked { home: self, dirs, command, recovered, lock })
+        Ok(Locked { home: self, dirs, command, recovered, _lock: lock })
     }
 
     /// Makes the directories of the state where they are missing.
@@ -209,19 +204,14 @@ pub struct Locked<'a, F: Fs = RealFs> {
     pub(crate) dirs: StateDirs<F>,
     command: String,
     recovered: Vec<Recovered>,
-    lock: Option<StateLock>,
+    /// Held until this is dropped.
+    _lock: Option<StateLock>,
 }
 
 impl<F: Fs> Locked<'_, F> {
     /// The commands that had been cut short and are dealt with now.
     pub fn recovered(&self) -> &[Recovered] {
         &self.recovered
-    }
-
-    /// Whether nothing of this home has changed since [`StateHome::last_turn`] said `turn`: what was computed since
-    /// then is as good as computed under the lock.
-    pub fn follows(&self, turn: u64) -> bool {
-        self.recovered.is_empty() && self.lock.as_ref().is_some_and(|lock| lock.follows(turn))
     }
 
     /// Carries out a request: all of it or nothing.

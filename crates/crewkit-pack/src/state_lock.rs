@@ -36,14 +36,11 @@ pub struct Holder {
     pub command: String,
     /// Since when.
     pub since: String,
-    /// How many commands had the lock before and including this one, as far as is known.
-    #[serde(default)]
-    pub turn: u64,
 }
 
 impl Holder {
     fn unknown() -> Self {
-        Self { pid: 0, command: String::new(), since: String::new(), turn: 0 }
+        Self { pid: 0, command: String::new(), since: String::new() }
     }
 
     /// Whether it can still be the one who holds the lock.
@@ -73,7 +70,6 @@ impl fmt::Display for Holder {
 #[derive(Debug)]
 pub struct StateLock {
     file: File,
-    turn: u64,
 }
 
 /// Why the lock was not taken.
@@ -107,21 +103,9 @@ impl StateLock {
                 Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
             }
         }
-        let turn = read_holder(&file).turn + 1;
-        let lock = Self { file, turn };
+        let lock = Self { file };
         lock.introduce(request);
         Ok(lock)
-    }
-
-    /// The turn of whoever had the lock at `path` last; 0 when nobody had it yet.
-    pub fn last_turn(path: &Path) -> u64 {
-        let opened = private_and_no_link(OpenOptions::new().read(true)).open(path);
-        opened.map_or(0, |file| read_holder(&file).turn)
-    }
-
-    /// Whether nobody else had the lock since [`last_turn`](Self::last_turn) said `turn`.
-    pub fn follows(&self, turn: u64) -> bool {
-        self.turn == turn + 1
     }
 
     /// Leaves a note for those who wait; a disk too full for it is no reason to stop.
@@ -130,7 +114,6 @@ impl StateLock {
             pid: std::process::id(),
             command: request.command.clone(),
             since: request.since.to_string(),
-            turn: self.turn,
         });
     }
 
@@ -150,7 +133,7 @@ impl Drop for StateLock {
     /// handle, and with it the lock, until it has become its own program.
     fn drop(&mut self) {
         // So that the next holder is not taken for this one before it has said who it is.
-        self.note(&Holder { turn: self.turn, ..Holder::unknown() });
+        self.note(&Holder::unknown());
         let _ = self.file.unlock();
     }
 }
@@ -197,21 +180,6 @@ mod tests {
         );
         drop(first);
         StateLock::acquire(&path, &request("rollback")).unwrap();
-    }
-
-    #[test]
-    fn it_knows_whether_somebody_came_in_between() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("lock");
-        let before = StateLock::last_turn(&path);
-        assert!(StateLock::acquire(&path, &request("first")).unwrap().follows(before));
-        let before = StateLock::last_turn(&path);
-        drop(StateLock::acquire(&path, &request("in between")).unwrap());
-        assert!(!StateLock::acquire(&path, &request("second")).unwrap().follows(before));
-        // A note that was lost, as when its writer was killed, must not look like the turn before.
-        let before = StateLock::last_turn(&path);
-        std::fs::write(&path, "").unwrap();
-        assert!(!StateLock::acquire(&path, &request("third")).unwrap().follows(before));
     }
 
     #[test]

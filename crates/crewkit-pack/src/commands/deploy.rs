@@ -100,41 +100,36 @@ impl Pack {
         consent: Consent,
         warnings: &mut Vec<String>,
     ) -> Result<Answer> {
-        let session = self.session(select)?;
         let home = self.state();
-        let turn = home.last_turn();
-        let compute = |warnings: &mut Vec<String>| -> Result<Computed> {
-            let computed = Computed::new(&session, warnings)?;
+        let compute = |session: &Session<'_>, warnings: &mut Vec<String>| -> Result<Computed> {
+            let computed = Computed::new(session, warnings)?;
             consent.require("deploy --apply")?;
             self.check_age(deploy)?;
-            check_token(deploy, &session, &computed)?;
+            check_token(deploy, session, &computed)?;
+            if !deploy.adopt {
+                check_adoptions(&computed)?;
+            }
             Ok(computed)
         };
-        // A first look without the lock: what needs nothing done must not wait for others or write anything.
-        let mut noticed = Vec::new();
-        let first = compute(&mut noticed)?;
-        let pending = home.pending().ok().flatten().is_some();
-        if !pending && is_done(&first) {
-            warnings.append(&mut noticed);
-            return planned(first.plan, &session, json!({"applied": false, "reason": "no_changes"}));
-        }
-        if !deploy.adopt {
-            check_adoptions(&first)?;
+        // A first look without the lock: what needs nothing done or is refused must not wait for others or write
+        // anything. While a command is at work or was cut short, what is on disk is no basis for either.
+        if matches!(home.pending(), Ok(None)) {
+            let session = self.session(select)?;
+            let mut noticed = Vec::new();
+            let first =
+                compute(&session, &mut noticed).map_err(|error| error.with_warnings(noticed.clone()))?;
+            if is_done(&first) && matches!(home.pending(), Ok(None)) {
+                warnings.append(&mut noticed);
+                return planned(first.plan, &session, json!({"applied": false, "reason": "no_changes"}));
+            }
+        } else {
+            consent.require("deploy --apply")?;
         }
 
         let locked = self.lock(&home, "deploy --apply", warnings)?;
         // From here on nobody else deploys: this plan is checked, and this plan is applied.
-        let computed = if locked.follows(turn) {
-            warnings.append(&mut noticed);
-            first
-        } else {
-            drop(first);
-            let computed = compute(warnings)?;
-            if !deploy.adopt {
-                check_adoptions(&computed)?;
-            }
-            computed
-        };
+        let session = self.session(select)?;
+        let computed = compute(&session, warnings)?;
         let hash = plan_hash(&session, &computed);
         let request = self.request(&session, &computed, hash);
         // The request has what it needs; the rest makes room for what applying it takes.

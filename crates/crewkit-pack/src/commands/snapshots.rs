@@ -29,16 +29,19 @@ impl Pack {
         let target = RollbackTo::parse(to);
         noticing(|warnings| {
             let home = self.state();
-            // Looked at first without the lock: an unknown snapshot must not create anything.
-            let mut plan = home.plan_rollback(&target, self.now())?;
             let mut data = Map::new();
             data.insert("rolled_back_to".to_owned(), to.into());
             if select.dry_run {
+                self.notice_pending(warnings);
+                let mut plan = home.plan_rollback(&target, self.now())?;
                 warnings.append(&mut plan.warnings);
                 data.insert("event_snapshot_id".to_owned(), Value::Null);
                 data.insert("changes".to_owned(), plan.request.changes.len().into());
             } else {
-                drop(plan);
+                // Looked at first without the lock: an unknown snapshot must not create anything.
+                if matches!(home.pending(), Ok(None)) {
+                    home.plan_rollback(&target, self.now())?;
+                }
                 let locked = self.lock(&home, "rollback", warnings)?;
                 let (mut plan, applied) = locked.rollback(&target, self.now())?;
                 warnings.append(&mut plan.warnings);

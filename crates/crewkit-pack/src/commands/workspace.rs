@@ -94,24 +94,18 @@ impl Pack {
     /// Makes the workspace as the profile says, all of it or nothing.
     pub fn equip(&self, select: &Select) -> Result<KitReport> {
         let mut report = KitReport::default();
-        let session = self.session(select)?;
         let home = self.state();
-        let turn = home.last_turn();
-        let pending = home.pending().ok().flatten().is_some();
-        let mut noticed = Vec::new();
-        let first = computed(&session, &mut noticed)?;
-        if !pending && is_done(&first.0) {
-            report.left_alone = first.1;
-            report.warnings = noticed;
-            return Ok(report);
+        // What needs nothing done must not write anything.
+        if matches!(home.pending(), Ok(None)) {
+            let mut warnings = Vec::new();
+            let (first, left_alone) = computed(&self.session(select)?, &mut warnings)?;
+            if is_done(&first) && matches!(home.pending(), Ok(None)) {
+                return Ok(KitReport { left_alone, warnings, ..report });
+            }
         }
         let locked = self.lock(&home, "equip", &mut report.warnings)?;
-        let (computed, left_alone) = if locked.follows(turn) {
-            report.warnings.append(&mut noticed);
-            first
-        } else {
-            computed(&session, &mut report.warnings)?
-        };
+        let session = self.session(select)?;
+        let (computed, left_alone) = computed(&session, &mut report.warnings)?;
         report.left_alone = left_alone;
         report.drifted = drift(&computed.desired, &computed.states).modified;
         let request = self.request(&session, &computed, plan_hash(&session, &computed));

@@ -7,7 +7,7 @@ mod legacy;
 #[cfg(test)]
 mod pack;
 #[cfg(test)]
-mod processes;
+mod races;
 #[cfg(test)]
 mod real;
 #[cfg(test)]

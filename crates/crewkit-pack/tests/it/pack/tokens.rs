@@ -115,6 +115,6 @@ fn a_call_nobody_waits_for_ends_before_it_changes_anything() {
         assert!(!place.path("proj/AGENTS.md").exists(), "after {patience} looks");
         patience += 1;
     };
-    assert_eq!(patience, 2, "once for its module, and once more before the first write");
+    assert_eq!(patience, 3, "for its module without and with the lock, and once more before the first write");
     assert_eq!(applied.data["applied"], true);
 }
