@@ -151,6 +151,7 @@ fn base_url(config: &Config, address: SocketAddr) -> String {
 fn guard(config: &Config, token: Option<Secret>) -> Guard {
     Guard {
         allowed_hosts: config.list("server.allowed_hosts"),
+        allowed_host_suffix: None,
         allowed_origins: config.list("server.allowed_origins"),
         token,
     }

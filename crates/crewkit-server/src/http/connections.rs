@@ -91,6 +91,14 @@ impl Connection {
         self.0.door
     }
 
+    /// The address of the server it came in at, if it came over TCP.
+    pub fn local_address(&self) -> Option<IpAddr> {
+        match self.0.door {
+            Door::Tcp(address) => Some(address),
+            Door::Unix => None,
+        }
+    }
+
     /// Who is at its other end.
     pub fn peer(&self) -> Peer {
         self.0.peer
@@ -99,11 +107,6 @@ impl Connection {
     /// Completes when the server stops; a WebSocket then closes.
     pub async fn stopped(&self) {
         self.0.house.stop.cancelled().await;
-    }
-
-    /// Notes that a request has arrived.
-    pub(super) fn note_request(&self) {
-        self.0.has_asked.store(true, Ordering::Relaxed);
     }
 
     /// Gives the connection a place among those of known callers.
@@ -215,6 +218,7 @@ impl House {
         }
         let seen = connection.clone();
         let router = self.router.clone().map_request(move |mut request: Request<Incoming>| {
+            seen.0.has_asked.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(seen.clone());
             request
         });

@@ -25,6 +25,8 @@ use crate::services::Agents;
 pub struct Guard {
     /// Host names beside the loopback ones and the address a connection came in at.
     pub allowed_hosts: Vec<String>,
+    /// How further host names may end.
+    pub allowed_host_suffix: Option<String>,
     /// Origins beside the server's own, complete: `https://crew.example`.
     pub allowed_origins: Vec<String>,
     /// The token the owner has to send over TCP, if one is asked for.
@@ -74,8 +76,10 @@ impl Guard {
             let address: Option<IpAddr> = name.trim_start_matches('[').trim_end_matches(']').parse().ok();
             address.is_some() && address.map(|ip| ip.to_canonical()) == local.map(|ip| ip.to_canonical())
         };
+        let ends = |suffix: &String| name.to_ascii_lowercase().ends_with(&suffix.to_ascii_lowercase());
         LOOPBACK_NAMES.iter().any(|known| same(known))
             || self.allowed_hosts.iter().any(|known| same(known))
+            || self.allowed_host_suffix.as_ref().is_some_and(ends)
             || is_local()
     }
 
@@ -149,13 +153,7 @@ pub(super) async fn stand_guard(
     next: Next,
 ) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
-    let local = connection.as_ref().and_then(|connection| match connection.door() {
-        Door::Tcp(address) => Some(address),
-        Door::Unix => None,
-    });
-    if let Some(connection) = &connection {
-        connection.note_request();
-    }
+    let local = connection.as_ref().and_then(Connection::local_address);
     let caller = watch.caller(connection.as_ref(), request.headers());
     let version = request.version();
     let checked = watch
@@ -196,10 +194,17 @@ fn pass(caller: &Caller, path: &str, connection: Option<&Connection>) -> Result<
         Caller::Attempt(_) => {
             refused(StatusCode::FORBIDDEN, Code::AgentRefused, "Agents reach operations alone")
         }
-        Caller::Stranger(reason @ Refused::Token) => {
-            refused(StatusCode::UNAUTHORIZED, reason.code(), reason.message())
-        }
-        Caller::Stranger(reason) => refused(StatusCode::FORBIDDEN, reason.code(), reason.message()),
+        Caller::Stranger(reason) => Err(HttpProblem::from(*reason)),
+    }
+}
+
+impl From<Refused> for HttpProblem {
+    fn from(reason: Refused) -> Self {
+        let status = match reason {
+            Refused::Token => StatusCode::UNAUTHORIZED,
+            Refused::Agent | Refused::OtherUser | Refused::Unknown => StatusCode::FORBIDDEN,
+        };
+        Self::new(status, reason.code(), reason.message())
     }
 }
 
@@ -226,6 +231,7 @@ mod tests {
     fn only_this_server_is_trusted() {
         let guard = Guard {
             allowed_hosts: vec!["crew.example".to_owned()],
+            allowed_host_suffix: Some("--main.apps.example".to_owned()),
             allowed_origins: vec!["https://crew.example".to_owned()],
             token: None,
         };
@@ -238,6 +244,9 @@ mod tests {
             (200, vec![("host", "crew.example")]),
             (200, vec![("host", "192.0.2.7:8101")]),
             (200, vec![("host", "192.0.2.7:8101"), ("origin", "http://192.0.2.7:8101")]),
+            (200, vec![("host", "meta--Main.apps.example:443")]),
+            (403, vec![("host", "meta--other.apps.example")]),
+            (403, vec![("host", "meta--main.apps.example.evil.example")]),
             (403, vec![("host", "192.0.2.8:8101")]),
             (403, vec![("host", "192.0.2.7.evil.example")]),
             (403, vec![("host", "evil.example")]),

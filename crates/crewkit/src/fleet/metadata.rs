@@ -1,7 +1,7 @@
 //! `crewkit metadata serve`: the endpoint inside a workspace that says what the workspace is about.
 //!
-//! It asks for no token, so it listens on loopback unless it is told otherwise, and refuses requests that a web page made
-//! under a name of its own.
+//! It asks for no token. On loopback it serves processes of its own user alone; it listens elsewhere only if it is told a
+//! host name, and then serves whoever can connect. Requests that a web page made under a name of its own are refused.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +13,9 @@ use axum::response::{IntoResponse as _, Response};
 use clap::{Args, Subcommand};
 use crewkit_core::{Code, Limits};
 use crewkit_fleet::metadata::{runner::Runner, sandbox::TaskfileCommands, server};
-use crewkit_server::http::Guard;
+use crewkit_server::caller::{Caller, Evidence};
+use crewkit_server::http::{Connection, Guard, HttpProblem, Listeners, Peer, PeerPolicy};
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 use crate::output;
@@ -59,60 +61,59 @@ pub fn run(command: MetadataCommand, limits: Limits) -> Result<(), Failure> {
         limits,
     };
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let hosts = Hosts::new(arguments.allow_host, &variable("CODER_AGENT_URL"), &variable("VSCODE_PROXY_URI"));
-    let router =
-        server::router(runner).layer(middleware::from_fn_with_state(Arc::new(hosts), refuse_foreign_hosts));
+    let guard = guard(arguments.allow_host, &variable("CODER_AGENT_URL"), &variable("VSCODE_PROXY_URI"));
+    let limits = Arc::new(runner.limits.clone());
+    let router = server::router(runner).layer(middleware::from_fn_with_state(Arc::new(guard), admit));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
     runtime.block_on(async {
         let failed = |error: std::io::Error| Failure::new(Code::ListenFailed, format!("{listen}: {error}"));
         let listener = tokio::net::TcpListener::bind(listen).await.map_err(failed)?;
         output::talk(&format!("metadata at http://{}/metadata", listener.local_addr().map_err(failed)?));
-        let ended = async {
+        let stop = CancellationToken::new();
+        let ended = stop.clone();
+        tokio::spawn(async move {
             // Without a signal to wait for, the process is ended from outside.
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
+            if tokio::signal::ctrl_c().await.is_ok() {
+                ended.cancel();
             }
-        };
-        axum::serve(listener, router).with_graceful_shutdown(ended).await.map_err(failed)
+        });
+        let listeners = Listeners { tcp: Some(listener), ..Listeners::default() };
+        crewkit_server::http::serve(listeners, router, PeerPolicy::Check, limits, stop).await;
+        Ok(())
     })
 }
 
-/// The names requests may be addressed to.
-#[derive(Debug, PartialEq, Eq)]
-struct Hosts {
-    exact: Vec<String>,
-    /// How the names end that Coder gives to the apps of this workspace.
-    suffix: Option<String>,
-}
-
-impl Hosts {
-    /// The names of `allowed`, and those of Coder, which passes on the host of the request that it was asked with.
-    /// `coder` is its address, `proxy` the pattern of addresses it gives to ports of this workspace.
-    fn new(allowed: Vec<String>, coder: &str, proxy: &str) -> Self {
-        let host = |address: &str| {
-            let rest = address.split_once("://")?.1;
-            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-            let name = rest[..end].rsplit('@').next()?;
-            let name = name.rsplit_once(':').map_or(name, |(name, _)| name);
-            (!name.is_empty()).then(|| name.to_ascii_lowercase())
-        };
-        // `https://{{port}}--main--workspace--user.apps.example`: what comes after the port is this workspace's own.
-        let suffix = host(proxy).and_then(|name| name.strip_prefix("{{port}}").map(str::to_owned));
-        let suffix = suffix.filter(|suffix| suffix.starts_with("--") && suffix.contains('.'));
-        Self { exact: allowed.into_iter().chain(host(coder)).collect(), suffix }
-    }
-
-    /// What checks a request addressed to `name`.
-    fn guard(&self, name: Option<&str>) -> Guard {
-        let name = name.map(|name| name.rsplit_once(':').map_or(name, |(name, _)| name).to_ascii_lowercase());
-        let own = name.filter(|name| self.suffix.as_ref().is_some_and(|suffix| name.ends_with(suffix)));
-        Guard { allowed_hosts: self.exact.iter().cloned().chain(own).collect(), ..Guard::default() }
+/// The names requests may use: those of `allowed`, and those of Coder, which passes on the host of the request that it was
+/// asked with. `coder` is its address, `proxy` the pattern of addresses it gives to ports of this workspace.
+fn guard(allowed: Vec<String>, coder: &str, proxy: &str) -> Guard {
+    let host = |address: &str| {
+        let rest = address.split_once("://")?.1;
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let name = rest[..end].rsplit('@').next()?;
+        let name = name.rsplit_once(':').map_or(name, |(name, _)| name);
+        (!name.is_empty()).then(|| name.to_ascii_lowercase())
+    };
+    // `https://{{port}}--main--workspace--user.apps.example`: what comes after the port is this workspace's own.
+    let suffix = host(proxy).and_then(|name| name.strip_prefix("{{port}}").map(str::to_owned));
+    Guard {
+        allowed_hosts: allowed.into_iter().chain(host(coder)).collect(),
+        allowed_host_suffix: suffix.filter(|suffix| suffix.starts_with("--") && suffix.contains('.')),
+        ..Guard::default()
     }
 }
 
-async fn refuse_foreign_hosts(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    let name = request.headers().get(axum::http::header::HOST).and_then(|name| name.to_str().ok());
-    match hosts.guard(name).check_names(request.uri(), request.headers(), None) {
+async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<Connection>();
+    let local = connection.and_then(Connection::local_address);
+    let evidence =
+        Evidence { peer: connection.map_or(Peer::Unknown, Connection::peer), owner_token: None, token: None };
+    let is_open =
+        request.uri().path() == "/health" || local.is_some_and(|local| !local.to_canonical().is_loopback());
+    let known = match Caller::identify(evidence, |_| None) {
+        Caller::Stranger(reason) if !is_open => Err(HttpProblem::from(reason)),
+        _ => Ok(()),
+    };
+    match guard.check_names(request.uri(), request.headers(), local).and(known) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
@@ -130,26 +131,18 @@ mod tests {
 
     #[test]
     fn names_that_coder_gives_to_this_workspace_are_known() {
-        let hosts = Hosts::new(
+        let known = guard(
             vec!["given".to_owned()],
             "https://user:pass@Coder.Example:8443/path",
             "https://{{port}}--main--dev--ann.apps.example:8443",
         );
-        assert_eq!(hosts.exact, ["given", "coder.example"]);
-        assert_eq!(hosts.suffix.as_deref(), Some("--main--dev--ann.apps.example"));
-        let known = |name: &str| hosts.guard(Some(name)).allowed_hosts.len() == 3;
-        assert!(
-            known("meta--main--dev--ann.apps.example") && known("meta--main--dev--ann.apps.example:8443")
-        );
-        assert!(
-            !known("meta--main--dev--bob.apps.example") && !known("evil.example") && !known("apps.example")
-        );
-        let none = Hosts::new(Vec::new(), "", "");
-        assert_eq!(none, Hosts { exact: Vec::new(), suffix: None });
+        assert_eq!(known.allowed_hosts, ["given", "coder.example"]);
+        assert_eq!(known.allowed_host_suffix.as_deref(), Some("--main--dev--ann.apps.example"));
         for pattern in
             ["https://{{port}}", "https://{{port}}--x", "{{port}}--a.b", "https://x.example/{{port}}"]
         {
-            assert_eq!(Hosts::new(Vec::new(), "nothing", pattern), none, "{pattern}");
+            let none = guard(Vec::new(), "nothing", pattern);
+            assert!(none.allowed_hosts.is_empty() && none.allowed_host_suffix.is_none(), "{pattern}");
         }
     }
 }

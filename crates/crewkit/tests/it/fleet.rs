@@ -389,3 +389,35 @@ async fn metadata_is_served_to_no_web_page() {
     let (code, _, err) = output(&mut command);
     assert!(code != 0 && err.contains("--allow-host"), "{err}");
 }
+
+#[tokio::test]
+async fn metadata_is_served_to_the_same_user_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TRIED: metadata and another user: needs root to become another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let taskfile = "tasks:\n  x: {meta: {include_in_list: true}, cmds: ['echo ran >> proof; echo secret']}\n";
+    std::fs::write(dir.path().join("Taskfile.yml"), taskfile).unwrap();
+    let endpoint = Endpoint::with(crewkit(dir.path()), dir.path(), &[]);
+    let ask = |path: &str| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "curl",
+            "-s",
+            "--max-time",
+            "20",
+        ]);
+        output(command.arg(format!("{}{path}", endpoint.base)).current_dir("/")).1
+    };
+    let answer = ask("/metadata");
+    assert!(answer.contains("E_PEER_REFUSED") && !answer.contains("secret"), "{answer}");
+    assert_eq!(ask("/health"), r#"{"status":"ok"}"#);
+    assert!(!dir.path().join("proof").exists(), "nothing was run for another user");
+    assert_eq!(endpoint.get("/metadata").await.0, 200);
+}

@@ -376,7 +376,7 @@ mod tests {
         let text = "#!/bin/sh\ntrap 'rm lock; exit 1' TERM\ntouch lock\nwhile :; do sleep 0.05; done\n";
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let environment = [("PATH".into(), std::env::var_os("PATH").unwrap())];
+        let environment = [("PATH".into(), "/usr/bin:/bin".into())];
         Git::new(script, environment, longest)
     }
 
