@@ -37,31 +37,28 @@ fn signal_group(leader: Option<u32>, signal: rustix::process::Signal) {
     }
 }
 
-/// A process that was started with [`own_group`]; when dropped before its end was seen, it and everything below it is killed.
+/// A running process; when dropped before its end was seen, it and everything below it is killed.
 #[derive(Debug)]
-pub(crate) struct ProcessGuard(Option<u32>);
+pub(crate) struct ProcessGuard(Option<process::Handle>);
 
 impl ProcessGuard {
     /// Guards the process `leader`, which must not have been waited for.
-    pub(crate) const fn new(leader: Option<u32>) -> Self {
-        Self(leader)
+    pub(crate) fn new(leader: Option<u32>) -> Self {
+        Self(leader.and_then(process::Handle::open))
     }
 
-    /// The leader has ended by itself: ends what it left in its group.
+    /// The process has ended by itself.
     pub(crate) fn ended(mut self) {
-        kill_group(self.0.take());
+        self.0 = None;
     }
 }
 
 impl Drop for ProcessGuard {
     fn drop(&mut self) {
         let Some(leader) = self.0.take() else { return };
-        // Descendants first: they cannot be told from others once their ancestor is gone. Looking for them takes a moment,
-        // which whoever drops us should not wait for.
-        let _ = std::thread::Builder::new().name("crewkit-reaper".to_owned()).spawn(move || {
-            process::kill_descendants(leader);
-            kill_group(Some(leader));
-        });
+        // Looking for what is below it takes a moment, which whoever drops us should not wait for.
+        let _ =
+            std::thread::Builder::new().name("crewkit-reaper".to_owned()).spawn(move || leader.kill_tree());
     }
 }
 

@@ -230,9 +230,14 @@ impl Runner {
         let time = Duration::from_millis(self.limits.fleet_metadata_field_ms);
         let most = self.limits.fleet_metadata_bytes;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sys::own_group(&mut command);
+        let is_supervised = matches!(self.commands, TaskfileCommands::Confined(_));
+        if !is_supervised {
+            // The helper that confines leads a session of its own and ends what is below it.
+            sys::own_group(&mut command);
+        }
         let mut child = command.spawn().map_err(|error| format!("cannot be started: {error}"))?;
-        let guard = sys::ProcessGuard::new(child.id());
+        let leader = child.id();
+        let guard = sys::ProcessGuard::new(leader);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let ended = tokio::time::timeout(time, async {
             // The pipes close when the process and its children are done with them.
@@ -240,6 +245,9 @@ impl Runner {
             (stdout, stderr, child.wait().await)
         })
         .await;
+        if !is_supervised {
+            sys::kill_group(leader);
+        }
         if ended.is_ok() {
             guard.ended();
         }

@@ -28,7 +28,7 @@ impl ProcessId {
     }
 }
 
-pub(crate) use imp::{Watch, kill_descendants, kill_marked, marked, terminate_descendants};
+pub(crate) use imp::{Handle, Watch, kill_descendants, kill_marked, marked, terminate_descendants};
 
 #[cfg(target_os = "linux")]
 mod imp {
@@ -136,6 +136,31 @@ mod imp {
         total
     }
 
+    /// A process that is meant by more than its number.
+    #[derive(Debug)]
+    pub(crate) struct Handle {
+        pid: u32,
+        handle: OwnedFd,
+    }
+
+    impl Handle {
+        /// The process that has the number `pid` now.
+        pub(crate) fn open(pid: u32) -> Option<Self> {
+            let target = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+            let handle = pidfd_open(target, PidfdFlags::empty()).ok()?;
+            Some(Self { pid, handle })
+        }
+
+        /// Kills everything below the process, then the process: what is below cannot be told from others once it is gone.
+        pub(crate) fn kill_tree(&self) {
+            // Only a process that is still there has descendants; its number may mean another one by now.
+            if pidfd_send_signal(&self.handle, Signal::CONT).is_ok() {
+                kill_descendants(self.pid);
+            }
+            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+        }
+    }
+
     /// Hears of the end of a process, whoever its parent is.
     #[derive(Debug)]
     pub(crate) struct Watch(AsyncFd<OwnedFd>);
@@ -186,6 +211,20 @@ mod imp {
     }
 
     pub(crate) fn terminate_descendants(_: u32) {}
+
+    /// Without process handles only the group that a process leads can be killed.
+    #[derive(Debug)]
+    pub(crate) struct Handle(u32);
+
+    impl Handle {
+        pub(crate) fn open(pid: u32) -> Option<Self> {
+            Some(Self(pid))
+        }
+
+        pub(crate) fn kill_tree(&self) {
+            crate::sys::kill_group(Some(self.0));
+        }
+    }
 
     /// Without process handles nothing can be adopted.
     #[derive(Debug)]

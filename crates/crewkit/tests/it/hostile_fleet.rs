@@ -17,6 +17,9 @@ const CANARIES: [(&str, &str); 5] = [
     ("AWS_SECRET_ACCESS_KEY", "canary-cloud-93d2"),
 ];
 
+/// Those of them that drivers, which may need the others, do not get.
+const SECRETS: [&str; 2] = ["LLM_API_KEY", "CREWKIT_CANARY"];
+
 /// A server of this machine's fleet with secrets around it, and a repository to work on.
 struct Ground {
     root: tempfile::TempDir,
@@ -35,7 +38,13 @@ impl Ground {
             "[fleet]\ndriver = \"own\"\n[agents.drivers.own]\nstdin = \"contract\"\ncommand = {driver:?}\n"
         );
         std::fs::write(home.join("crewkit.toml"), settings).unwrap();
-        let mut command = crewkit(&home);
+        // The server itself is started with a file that is open and meant for nobody else.
+        std::fs::write(path.join("open"), "canary-open-41aa").unwrap();
+        let own = crewkit(&home);
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 7<\"$1\"; shift; exec \"$@\"", "sh"]).arg(path.join("open"));
+        command.arg(own.get_program()).env_clear();
+        command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.current_dir(repository).envs(CANARIES);
         let served = Served::with(command, &[]);
         Self { root, served }
@@ -118,4 +127,52 @@ fn a_taskfile_that_an_agent_wrote_sees_its_workspace_and_nothing_else() {
         let name = line.split('=').next().unwrap();
         assert!(allowed.contains(&name) || name.starts_with("CREWKIT_"), "{line}");
     }
+}
+
+/// What a driver tells about itself, in files of its workspace. Its parent is the shim.
+const TELLS: &str = r#"
+    set -- /proc/$$/fd/*; for fd; do [ -e "$fd" ] && echo "$fd"; done > fds
+    env > env; tr '\0' '\n' < /proc/$PPID/environ > shim-env
+    cat /proc/$$/stat > stat; cat /proc/$PPID/stat > shim-stat
+    (exec 3<>/dev/tty) 2>/dev/null && echo yes > tty
+    env -i setsid sh -c 'sleep 86399 & exec sleep 86399' & sleep 0.2
+    echo done
+"#;
+
+/// The fields of a `stat` after the name: state, parent, group, session, terminal…
+fn stat(path: &Path) -> Vec<i64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.rsplit_once(") ").unwrap().1.split(' ').skip(1).filter_map(|field| field.parse().ok()).collect()
+}
+
+/// The number of processes with this command line.
+fn processes(line: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|found| found == line).count()
+}
+
+#[test]
+fn a_driver_has_a_session_of_its_own_and_nothing_that_was_the_servers() {
+    let ground = Ground::new(&["sh", "-c", TELLS]);
+    let workspace = ground.agent("papi", "Tell");
+    let told = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap();
+    let numbers: Vec<String> =
+        told("fds").split_whitespace().map(|path| path.rsplit('/').next().unwrap().to_owned()).collect();
+    assert_eq!(numbers, ["0", "1", "2"], "no descriptors but the streams");
+    assert!(!workspace.join("tty").exists(), "no terminal");
+    let server = stat(Path::new(&format!("/proc/{}/stat", ground.served.child.id())));
+    let (driver, shim) = (stat(&workspace.join("stat")), stat(&workspace.join("shim-stat")));
+    assert_ne!(driver[2], server[2], "not the session of the server");
+    assert_eq!((driver[2], driver[3]), (shim[2], 0), "that of the shim, without a terminal");
+    // Whoever is started without an environment is still known by its ancestors.
+    for (who, environment) in [("driver", told("env")), ("shim", told("shim-env"))] {
+        for name in ["CREWKIT_TASK=task-", "CREWKIT_FLEET="] {
+            assert!(environment.lines().any(|line| line.starts_with(name)), "{who}: {environment}");
+        }
+        for (name, value) in CANARIES.into_iter().filter(|(name, _)| SECRETS.contains(name)) {
+            assert!(!environment.contains(value), "{who} sees {name}");
+        }
+    }
+    assert_eq!(processes("sleep\086399\0"), 0, "what it started without a trace has ended with it");
 }

@@ -26,10 +26,11 @@ const MOURNING: Duration = Duration::from_secs(5);
 ///
 /// Everything the shim inherits (environment, limits) its child inherits too.
 pub fn run(dir: &Path, ready: &mut dyn Write, now_ms: fn() -> u64) -> io::Result<()> {
+    become_reaper();
+    close_inherited();
     let files = Files::in_dir(dir);
     let order: Order = read_whole(&files.order())
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "there is no order in the directory"))?;
-    become_reaper();
     let control = open_control(&files)?;
     let child = match start(&order, &files) {
         Ok(child) => child,
@@ -74,6 +75,17 @@ fn become_reaper() {
     let _ = rustix::process::setsid();
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Closes what came from whoever started the server, so that the child gets its three streams and nothing else.
+fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<i32> =
+        listed.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok())).collect();
+    for number in open.into_iter().filter(|number| *number > 2) {
+        // The list itself was open while it was read, and is closed by now.
+        let _ = nix::unistd::close(number);
+    }
 }
 
 fn start(order: &Order, files: &Files) -> io::Result<Child> {
