@@ -4,11 +4,11 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crewkit_fleet::model::{ListAgents, WaitForAgent};
+use crewkit_fleet::model::{CreateAgent, ListAgents, WaitForAgent};
 use serde_json::json;
 
 use super::local::{World, git};
-use super::support::{json as to_json, named};
+use super::support::{checked, json as to_json, named};
 
 /// Longer than anything here takes, and shorter than git may take: what waits for git to be ended is late.
 const LATE: Duration = Duration::from_mins(1);
@@ -242,4 +242,39 @@ async fn repositories_that_an_agent_puts_into_its_workspace_run_nothing() {
         assert!(message.contains("its work") || message.contains("its files"), "{name}: {message}");
     }
     in_time("the end", world.fleet.backend().shutdown()).await;
+}
+
+/// Whoever makes the first agent in a project is told what that means, and nobody is told twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_agent_of_a_project_says_what_will_run() {
+    let world = world().await;
+    let create = async |world: &World, name: &str| {
+        let new = CreateAgent {
+            name: name.to_owned(),
+            project: "project one".to_owned(),
+            spec: Some("first thing".to_owned()),
+            ..CreateAgent::default()
+        };
+        checked("create_agent", world.fleet.create_agent(new).await.unwrap()).message
+    };
+    let (one, two) = tokio::join!(create(&world, "one"), create(&world, "two"));
+    let says = |message: &str| message.contains("hooks and MCP servers") && message.contains("'Project One'");
+    assert_eq!([says(&one), says(&two)].iter().filter(|says| **says).count(), 1, "{one}\n{two}");
+    assert!(one.contains("it works in") && two.contains("it works in"), "{one}\n{two}");
+    let world = world.reopen().await;
+    let three = create(&world, "three").await;
+    assert!(!says(&three), "{three}");
+    // A failed creation is no creation.
+    let other = world.repository().parent().unwrap().join("other");
+    std::fs::create_dir(&other).unwrap();
+    world.fleet.backend().add_project(&other, None).await.unwrap();
+    let new = CreateAgent {
+        name: "one".to_owned(),
+        project: "other".to_owned(),
+        spec: Some("first thing".to_owned()),
+        ..CreateAgent::default()
+    };
+    world.fleet.create_agent(new.clone()).await.unwrap_err();
+    let made = world.fleet.create_agent(CreateAgent { name: "four".to_owned(), ..new }).await.unwrap();
+    assert!(made.message.contains("first agent in project 'other'"), "{}", made.message);
 }

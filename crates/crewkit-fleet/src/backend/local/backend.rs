@@ -203,6 +203,23 @@ impl Local {
         }
     }
 
+    /// Notes that somebody made an agent in the project, which is to trust what the project brings along. The first time
+    /// returns what that means.
+    async fn trust(&self, project: &Project) -> Option<String> {
+        let noted = self.shared.store.write(vec![Change::TrustProject(project.id.clone())]).await;
+        match noted {
+            Err(StoreError::Taken) => return None,
+            Ok(()) => {}
+            // Better said twice than never.
+            Err(error) => tracing::error!(%error, "that a project is trusted could not be noted"),
+        }
+        Some(format!(
+            "This is the first agent in project '{}': hooks and MCP servers that the project's files configure will run \
+             there as you. Delete the agent if you do not trust these files",
+            project.name
+        ))
+    }
+
     async fn log_of_task(&self, row: &TaskRow) -> Vec<(EventBody, Option<Moment>)> {
         if let Some(run) = &row.run {
             let mut found = Vec::new();
@@ -310,15 +327,20 @@ impl Backend for Local {
         })?;
         let is_ready = self.prepare_for(&agent.id).await?;
         let row = self.shared.store.agent(&agent.id).unwrap_or_else(|| Arc::new(agent));
-        let note = match (&row.workspace, is_ready) {
-            (Some(workspace), true) => Some(match &workspace.git {
+        let place = match (&row.workspace, is_ready) {
+            (Some(workspace), true) => match &workspace.git {
                 Some(checkout) => {
                     format!("it works in {} on branch {}", workspace.path.display(), checkout.branch)
                 }
                 None => format!("it works in {}", workspace.path.display()),
-            }),
-            _ => Some("its workspace is still being made".to_owned()),
+            },
+            _ => "its workspace is still being made".to_owned(),
         };
+        let note = match self.trust(new.project).await {
+            Some(notice) => format!("{place}. {notice}"),
+            None => place,
+        };
+        let note = Some(note);
         Ok(Made { agent: self.record(row, true), note })
     }
 

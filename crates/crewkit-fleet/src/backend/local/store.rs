@@ -36,7 +36,7 @@ pub enum StoreError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] FileFault),
-    /// The name is taken.
+    /// The name is taken, or the note made already.
     #[error("the name is taken")]
     Taken,
     /// The writer is gone.
@@ -55,7 +55,10 @@ pub(crate) enum Change {
     DropAgent(String),
     DropTask(String),
     PutProject(ProjectRow),
+    /// Forgets a project, and that it was trusted.
     DropProject(String),
+    /// Notes that an agent was made in the project; refused when that is noted already.
+    TrustProject(String),
 }
 
 struct Request {
@@ -97,6 +100,7 @@ impl Memory {
             }
             Change::PutProject(row) => drop(self.projects.insert(row.id.clone(), row)),
             Change::DropProject(id) => drop(self.projects.remove(&id)),
+            Change::TrustProject(_) => {}
         }
     }
 }
@@ -319,6 +323,11 @@ impl Writer {
     }
 }
 
+/// The key under which is noted that a project is trusted.
+fn trusted(project: &str) -> String {
+    format!("trusted {project}")
+}
+
 fn make(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
     let json = |value: &dyn erased::Json| value.json();
     match change {
@@ -342,7 +351,11 @@ fn make(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
             .prepare_cached("INSERT OR REPLACE INTO projects VALUES (?1, ?2)")?
             .execute(params![row.id, json(row)?]),
         Change::DropProject(id) => {
+            connection.prepare_cached("DELETE FROM meta WHERE key = ?1")?.execute(params![trusted(id)])?;
             connection.prepare_cached("DELETE FROM projects WHERE id = ?1")?.execute(params![id])
+        }
+        Change::TrustProject(id) => {
+            connection.prepare_cached("INSERT INTO meta VALUES (?1, '')")?.execute(params![trusted(id)])
         }
     }
     .map(drop)
