@@ -115,6 +115,7 @@ pub fn available() -> bool {
     platform::available()
 }
 
+#[cfg(target_os = "linux")]
 pub(super) use platform::lock_in;
 
 #[cfg(target_os = "linux")]
@@ -145,7 +146,7 @@ mod platform {
         .union(CapabilitySet::SETUID)
         .union(CapabilitySet::NET_BIND_SERVICE);
 
-    pub(in crate::sys) fn available() -> bool {
+    pub(super) fn available() -> bool {
         Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(ABI::V1))
@@ -231,13 +232,7 @@ mod platform {
 
 #[cfg(not(target_os = "linux"))]
 mod platform {
-    use super::{ConfineError, Confinement};
-
-    pub(in crate::sys) fn available() -> bool {
+    pub(super) fn available() -> bool {
         false
-    }
-
-    pub(in crate::sys) fn lock_in(_: &Confinement) -> Result<(), ConfineError> {
-        Err(ConfineError::Unavailable("Landlock is a feature of Linux".to_owned()))
     }
 }

@@ -276,9 +276,11 @@ mod imp {
         let number = status.terminating_signal().unwrap_or_default();
         if let Some(signal) = Signal::from_named_raw(number) {
             let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-            if kill_process(getpid(), signal).is_ok() {
+            // The first one may only take away the handler that every Rust program has for some signals.
+            for _ in 0..2 {
+                let _ = kill_process(getpid(), signal);
                 // Another thread may be the one that takes it.
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(50));
             }
         }
         u8::try_from(SIGNALLED + number).unwrap_or(u8::MAX)

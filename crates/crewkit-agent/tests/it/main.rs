@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test")]
 
 mod chat;
+#[cfg(target_os = "linux")]
+mod confine;
 mod drivers;
 mod kill;
 mod life;
