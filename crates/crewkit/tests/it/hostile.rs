@@ -266,7 +266,12 @@ fn serve(home: &Path, secret: &Path) -> (Served, Pty) {
     let server = crewkit(home);
     let mut command = Command::new("setsid");
     command.env_clear().envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.envs(SECRETS).stdin(terminal.side().unwrap()).current_dir(home);
+    // Programs in a home are not in reach of commands.
+    command
+        .envs(SECRETS)
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .stdin(terminal.side().unwrap())
+        .current_dir(home);
     let line = format!("exec 9< {} 200< /; exec \"$0\" serve --listen 127.0.0.1:0", secret.display());
     command.args(["--ctty", "bash", "-c", &line]).arg(server.get_program());
     (Served::spawn(command), terminal)
@@ -426,6 +431,33 @@ async fn nothing_outlives_a_server_that_is_killed() {
     range.served.child.kill().unwrap();
     range.served.child.wait().unwrap();
     eventually("nothing is left", || processes_in(&work).is_empty()).await;
+}
+
+/// The token of an attempt is in the environment of its process and nowhere else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_known_to_its_process_alone() {
+    let range = Range::new(Where::Default).await;
+    let script = "env > env.part; mv env.part env; echo said; sleep 97531";
+    let id = range.start(script, range.work.path(), "shell").await;
+    let file = range.work.path().join("env");
+    eventually("the driver told its environment", || file.exists()).await;
+    let environment = std::fs::read_to_string(&file).unwrap();
+    let value = |name: &str| environment.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let token = value("CREWKIT_AGENT_TOKEN").unwrap();
+    assert_eq!((token.len(), value("CREWKIT_AGENT_ID")), (64, Some(&*id)));
+    for (name, secret) in
+        SECRETS.iter().filter(|(name, _)| !["ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY"].contains(name))
+    {
+        assert!(!environment.contains(secret), "{name} is no driver's business");
+    }
+    let shown = range.ask("agent_status", json!({"agent_ids": [id]})).await.to_string();
+    range.ask("agent_stop", json!({"agent_id": id})).await;
+    range.end_of(&id).await;
+    let said = range.ask("agent_output", json!({"agent_id": id})).await.to_string();
+    assert!(said.contains("said") && !said.contains(token) && !shown.contains(token));
+    let written = snapshot(range.home.path());
+    let holds = |bytes: &[u8]| bytes.windows(token.len()).any(|part| part == token.as_bytes());
+    assert!(!written.values().any(|(_, contents)| holds(contents)), "the token was written to the home");
 }
 
 /// An agent whose workspace holds that of another one puts a link in its place: the other one's commands do not follow it.

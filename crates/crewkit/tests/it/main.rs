@@ -7,6 +7,7 @@ mod conformance_absent;
 mod doors;
 mod equip_kill;
 mod fleet;
+#[cfg(target_os = "linux")]
 mod hostile;
 mod hostile_fleet;
 mod local_models;

@@ -144,7 +144,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack("read the home of crewkit", &[Sh("find %home% -type f -exec cat {} +; cat %home%/crewkit.toml %home%/token %home%/state/* %home%/state/agents/agents.db; ls %home% && echo BREACH listed")]),
     attack("look into the temporary directories of others", &[Sh(r#"ls "$HOME/.." && echo BREACH listed; rmdir "$HOME"; ln -s %outside% "$HOME"; touch "$HOME/../other" && echo BREACH written"#)]),
     attack("plant a hook in the repository the workspace belongs to", &[Sh("echo 'gitdir: %outside%/repo/.git/worktrees/w' > .git; mkdir -p %outside%/repo/.git/hooks; echo 'touch %outside%/new' > %outside%/repo/.git/hooks/post-checkout; git config --file %outside%/repo/.git/config core.fsmonitor 'touch %outside%/new'; git -C %outside%/repo config core.pager x")]),
-    attack("replace the crewkit binary", &[Sh("touch %crewkit%.new && echo BREACH beside it; ln %crewkit% mine && echo BREACH linked"), Py("refuses('write', os.open, '%crewkit%', os.O_WRONLY); refuses('read', os.open, '%crewkit%', os.O_RDONLY)")]),
+    attack("replace the crewkit binary", &[Sh("sh -c ': > %crewkit%.new' && echo BREACH beside it; ln %crewkit% mine && echo BREACH linked"), Py("refuses('write', os.open, '%crewkit%', os.O_WRONLY); refuses('read', os.open, '%crewkit%', os.O_RDONLY)")]),
     attack("read the disk by a device file", &[Py("
 for kind, name, device in ((0o060000, 'disk', os.makedev(259, 0)), (0o020000, 'zero', os.makedev(1, 5)), (0o020000, 'memory', os.makedev(1, 1))):
     refuses(name, os.mknod, name, kind | 0o600, device)
