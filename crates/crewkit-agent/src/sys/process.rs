@@ -145,8 +145,16 @@ impl ProcessTree {
             None => {}
             Some(Hold::Helper(control)) => {
                 drop(control);
-                if tokio::time::timeout(KILL_PATIENCE, self.wait()).await.is_err() {
-                    tracing::error!("processes of an agent do not end; they are still being killed");
+                match tokio::time::timeout(KILL_PATIENCE, self.wait()).await {
+                    Ok(Ok(status)) if was_killed(status) => {
+                        // Perhaps the helper itself, by somebody else; then the mark finds most of what it held.
+                        let mark = format!("{MARK_TREE}={}", self.mark);
+                        let _ = tokio::task::spawn_blocking(move || kill_by(&mark)).await;
+                    }
+                    Ok(_) => {}
+                    Err(_) => {
+                        tracing::error!("processes of an agent do not end; they are still being killed");
+                    }
                 }
             }
             Some(Hold::Group(group)) => {
@@ -169,6 +177,17 @@ impl Drop for ProcessTree {
             .name("crewkit-reaper".to_owned())
             .spawn(move || end_tree(group, &mark));
     }
+}
+
+#[cfg(unix)]
+fn was_killed(status: std::process::ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt as _;
+    status.signal() == Some(rustix::process::Signal::KILL.as_raw())
+}
+
+#[cfg(not(unix))]
+fn was_killed(_: std::process::ExitStatus) -> bool {
+    false
 }
 
 fn end_tree(group: u32, mark: &str) {

@@ -221,6 +221,10 @@ impl Range {
             wrong.push("something outside was changed".to_owned());
         }
         wrong.extend(processes_in(&work).iter().map(|process| format!("still there: {process}")));
+        // A process that is too quick to be seen still holds what it locked.
+        if std::fs::File::open(work.join("alive")).is_ok_and(|file| file.try_lock().is_err()) {
+            wrong.push("still there: somebody holds the lock".to_owned());
+        }
         let spoken = self.abroad.iter().chain(&near).filter(|listener| listener.was_spoken_to()).count();
         if spoken > 0 {
             wrong.push("somebody else's socket was spoken to".to_owned());
@@ -382,6 +386,37 @@ async fn no_attack_gets_out_without_the_network() {
     no_attack_gets_through(Where::Offline).await;
 }
 
+/// Root is let through where an ordinary user is not, and the other way round: so the attacks are tried by both.
+#[test]
+fn no_attack_gets_out_for_an_ordinary_user() {
+    const NOBODY: &str = "65534";
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TRIED a second time: the tests are run by an ordinary user already");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(directory.path(), Some(65534), Some(65534)).unwrap();
+    let as_nobody = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
+        command.env("HOME", directory.path()).env("TMPDIR", directory.path()).current_dir(directory.path());
+        command
+    };
+    let reached = as_nobody(Path::new(env!("CARGO_BIN_EXE_crewkit"))).arg("--version").output();
+    if !reached.is_ok_and(|output| output.status.success()) {
+        eprintln!(
+            "NOT TRIED by an ordinary user: one cannot run the binary where it is, or there is no setpriv"
+        );
+        return;
+    }
+    let mut tests = as_nobody(&std::env::current_exe().unwrap());
+    tests.args(["--exact", "hostile::no_attack_gets_out_of_the_sandbox", "--nocapture"]);
+    let output = tests.output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
 /// Programs that leave their session, their parents and their environment behind.
 const RUNAWAYS: &str = "env -i setsid sleep 97531 & (setsid sh -c 'sleep 97531 & sleep 97531' &); \
                         env -i setsid nohup sleep 97531 > /dev/null 2>&1 < /dev/null &";
@@ -393,6 +428,8 @@ async fn nothing_of_a_driver_outlives_its_run() {
         (format!("{RUNAWAYS} sleep 0.2; touch ready; exit 0"), "end"),
         (format!("{RUNAWAYS} sleep 0.2; touch ready; exit 3"), "end"),
         (format!("{RUNAWAYS} sleep 0.2; touch ready; sleep 97531"), "agent_stop"),
+        // A driver is not confined and can kill what stands above it; its own processes are found by their mark.
+        ("setsid sleep 97531 & sleep 97531 & touch ready; kill -9 $PPID; sleep 97531".to_owned(), "end"),
         (format!("trap '' TERM; {RUNAWAYS} sleep 0.2; touch ready; while :; do sleep 1; done"), "agent_stop"),
     ]
     .into_iter()

@@ -234,7 +234,10 @@ if detach():
     os.execve('/bin/sleep', ['sleep', '97531'], {})
 ")]),
     attack("never be where one is looked for", &[Py("
-# Each generation leaves its session and is gone when the next one has begun.
+# Each generation leaves its session and is gone when the next one has begun. All of them hold the lock.
+import fcntl
+lock = os.dup2(os.open('alive', os.O_CREAT | os.O_RDWR), 100)
+fcntl.flock(lock, fcntl.LOCK_EX)
 if detach():
     os.closerange(0, 64)
     until = time.time() + 20
