@@ -7,24 +7,41 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
+/// Colours that crewkit uses itself, and the end of them.
+const COLOURS: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
+
 /// Text without characters that a terminal acts on: each of them is written out as in JSON, `\u001b`.
 ///
 /// Line breaks and tabs stay. JSON stays JSON with the same meaning.
 pub fn printable(text: &str) -> Cow<'_, str> {
+    without_controls(text, &[])
+}
+
+/// The same, but text may be coloured. What was not coloured by crewkit gains nothing by it.
+fn printable_in_colour(text: &str) -> Cow<'_, str> {
+    without_controls(text, &COLOURS)
+}
+
+/// Writes out control characters, except where one of the sequences `but` stands.
+fn without_controls<'a>(text: &'a str, but: &[&str]) -> Cow<'a, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 16);
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
-        match character {
-            // A line end of another system.
-            '\r' if characters.peek() == Some(&'\n') => {}
-            control if is_control(control) => {
-                let _ = write!(safe, "\\u{:04x}", u32::from(control));
-            }
-            other => safe.push(other),
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let mut length = character.len_utf8();
+        if let Some(sequence) = but.iter().find(|sequence| rest.starts_with(**sequence)) {
+            safe.push_str(sequence);
+            length = sequence.len();
+        } else if rest.starts_with("\r\n") {
+            // A line end of another system; the line feed comes next.
+        } else if is_control(character) {
+            let _ = write!(safe, "\\u{:04x}", u32::from(character));
+        } else {
+            safe.push(character);
         }
+        rest = &rest[length..];
     }
     Cow::Owned(safe)
 }
@@ -41,9 +58,9 @@ pub fn data(text: &str) {
     bytes(printable(text).as_bytes());
 }
 
-/// Writes text that crewkit itself has coloured.
+/// Writes text that crewkit has coloured.
 pub fn coloured(text: &str) {
-    bytes(text.as_bytes());
+    bytes(printable_in_colour(text).as_bytes());
 }
 
 /// Writes text that an agent made, as it is to a file or a program and without control characters to a terminal.
@@ -75,12 +92,12 @@ pub fn data_line(text: &str) {
 
 /// Says something to the person at the terminal.
 pub fn talk(text: &str) {
-    coloured_talk(&printable(text));
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(text));
 }
 
-/// The same, for text that crewkit itself has coloured.
+/// The same, for text that crewkit has coloured.
 pub fn coloured_talk(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable_in_colour(text));
 }
 
 #[cfg(test)]
@@ -99,6 +116,8 @@ mod tests {
         ] {
             assert_eq!(printable(text), safe);
         }
+        let coloured = "\x1b[31mremoved\x1b[0m \x1b[8mhidden \x1b[2J";
+        assert_eq!(printable_in_colour(coloured), "\x1b[31mremoved\x1b[0m \\u001b[8mhidden \\u001b[2J");
     }
 
     #[test]

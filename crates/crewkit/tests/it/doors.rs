@@ -427,6 +427,15 @@ async fn what_an_agent_says_gives_no_orders_to_a_terminal() {
     assert_eq!(payload, format!("payload {ORDERS}"), "a file or a program gets what the agent made");
 }
 
+#[test]
+fn pack_prints_no_control_characters_of_others() {
+    let home = tempfile::tempdir().unwrap();
+    let repo = "/no/such/\u{1b}[2J\u{9b}1m/repo";
+    let (_, out, err) = output(crewkit(home.path()).args(["pack", "--repo", repo, "plan"]));
+    assert!(format!("{out}{err}").contains("\\u001b[2J"), "{out:?} {err:?}");
+    assert!(!format!("{out}{err}").contains(['\u{1b}', '\u{9b}']), "{out:?} {err:?}");
+}
+
 /// Bytes over the home's socket are bounded like all others.
 #[test]
 fn a_silent_client_of_the_socket_is_let_go() {
