@@ -1,6 +1,6 @@
 //! Running the commands of a Taskfile that an agent may have written.
 //!
-//! Such a command reads its workspace and the system's programs, writes to a directory that goes with it, has no network, and
+//! Such a command reads its workspace and the system's programs, writes to a directory that goes with it, has no network and
 //! gets nothing of the environment but what programs need to find each other.
 
 use std::ffi::{OsStr, OsString};

@@ -179,6 +179,10 @@ fn settings_that_cannot_be_used_are_refused_without_quoting_them() {
         let error = CoderBackend::new(settings, Clock::system()).map(|_| ()).unwrap_err();
         assert_eq!(error, SettingsError::Certificates, "{ca}");
     }
-    let settings = CoderSettings::new("https://coder.example", Secret::new("CANARY"));
-    assert!(!format!("{settings:?}").contains("CANARY"));
+    for url in
+        ["https://coder.example", "https://user:CANARY@coder.example", "https://coder.example?key=CANARY"]
+    {
+        let settings = CoderSettings::new(url, Secret::new("CANARY"));
+        assert!(!format!("{settings:?}").contains("CANARY"), "{url}");
+    }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::{Served, crewkit, output};
-use crate::walk::repository;
+use crate::walk::{repository, write_pack};
 
 /// Secrets of the server's environment that no agent may see.
 const CANARIES: [(&str, &str); 5] = [
@@ -29,6 +29,11 @@ struct Ground {
 impl Ground {
     /// `driver` is the command line that carries out tasks.
     fn new(driver: &[&str]) -> Self {
+        Self::with(driver, |_| {})
+    }
+
+    /// `prepare` may change the home before the server starts.
+    fn with(driver: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().canonicalize().unwrap();
         let home = path.join("home");
@@ -38,6 +43,7 @@ impl Ground {
             "[fleet]\ndriver = \"own\"\n[agents.drivers.own]\nstdin = \"contract\"\ncommand = {driver:?}\n"
         );
         std::fs::write(home.join("crewkit.toml"), settings).unwrap();
+        prepare(&home);
         // The server itself is started with a file that is open and meant for nobody else.
         std::fs::write(path.join("open"), "canary-open-41aa").unwrap();
         let own = crewkit(&home);
@@ -175,4 +181,51 @@ fn a_driver_has_a_session_of_its_own_and_nothing_that_was_the_servers() {
         }
     }
     assert_eq!(processes("sleep\086399\0"), 0, "what it started without a trace has ended with it");
+}
+
+/// Pipes in the place of files of the kit: whoever reads them must not wait.
+#[test]
+fn pipes_in_place_of_kit_files_hold_nobody_up() {
+    let ground = Ground::with(&["true"], |home| write_pack(home, "Be kind.\n"));
+    for name in ["papi", "sony"] {
+        let workspace = ground.agent(name, "Nothing");
+        assert_eq!(std::fs::read_to_string(workspace.join("AGENTS.md")).unwrap().trim(), "Be kind.");
+        if name == "papi" {
+            std::fs::remove_file(workspace.join("AGENTS.md")).unwrap();
+            let pipe = workspace.join("AGENTS.md");
+            rustix::fs::mkfifoat(rustix::fs::CWD, pipe, rustix::fs::Mode::RWXU).unwrap();
+        }
+    }
+    let (done, waiting) = std::sync::mpsc::channel();
+    let ground = &ground;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            ground.fleet(&["show", "papi"]);
+            ground.fleet(&["list"]);
+            let drift = ground.fleet(&["drift"]);
+            // What cannot be read is told; the others are as they were.
+            let row = |name: &str| {
+                let rows = drift["agents"].as_array().unwrap();
+                rows.iter().find(|row| row["agent_name"] == name).cloned().unwrap()
+            };
+            let papi = row("papi");
+            assert!(papi["drift_count"].as_u64() > Some(0) || papi["error"].is_string(), "{drift:#}");
+            assert_eq!((&row("sony")["drift_count"], &row("sony")["error"]), (&json!(0), &Value::Null));
+            let mut equip = crewkit(&ground.path("home"));
+            equip.args(["fleet", "equip", "--all"]).env("CREWKIT_SERVER", &ground.served.base);
+            let (_, out, err) = output(&mut equip);
+            let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+            let sony = report["agents"].as_array().unwrap().iter().find(|row| row["agent_name"] == "sony");
+            assert_eq!(sony.unwrap()["outcome"], "unchanged", "{report:#}");
+            ground.fleet(&["delete", "papi"]);
+            done.send(()).unwrap();
+        });
+        let ended = waiting.recv_timeout(std::time::Duration::from_mins(2));
+        if ended.is_err() {
+            // Lets the thread end, which waits for the server.
+            let pid = rustix::process::Pid::from_child(&ground.served.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            panic!("somebody waits for a pipe, or what they say is wrong");
+        }
+    });
 }

@@ -50,7 +50,7 @@ pub use client::SettingsError;
 pub use kit::Profiles;
 
 /// How Coder is reached and which of its workspaces are meant.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CoderSettings {
     /// Address of Coder.
     pub url: String,
@@ -72,6 +72,13 @@ pub struct CoderSettings {
     pub profiles: Profiles,
     /// Limits on time and size.
     pub limits: Limits,
+}
+
+impl std::fmt::Debug for CoderSettings {
+    /// Without the address: people put passwords into it, before they are told that it cannot be used.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CoderSettings").field("owner", &self.owner).finish_non_exhaustive()
+    }
 }
 
 impl CoderSettings {
