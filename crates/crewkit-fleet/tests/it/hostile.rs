@@ -4,6 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crewkit_fleet::metadata::sandbox::Sandbox;
 use crewkit_fleet::model::{CreateAgent, ListAgents, WaitForAgent};
 use serde_json::json;
 
@@ -277,4 +278,21 @@ async fn the_first_agent_of_a_project_says_what_will_run() {
     world.fleet.create_agent(new.clone()).await.unwrap_err();
     let made = world.fleet.create_agent(CreateAgent { name: "four".to_owned(), ..new }).await.unwrap();
     assert!(made.message.contains("first agent in project 'other'"), "{}", made.message);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_metadata_commands_of_a_killed_server_left_is_removed() {
+    let world = World::with(|options| {
+        options.driver = Some("fake".to_owned());
+        let scratch = options.home.join("scratch");
+        options.taskfile_sandbox =
+            Ok(Sandbox { helper: vec!["false".into()], environment: Vec::new(), scratch });
+    })
+    .await;
+    let scratch = world.repository().parent().unwrap().join("home/fleet/scratch");
+    std::fs::create_dir_all(scratch.join("left/deep")).unwrap();
+    symlink(world.repository(), scratch.join("left/link")).unwrap();
+    let world = world.reopen().await;
+    assert!(!scratch.join("left").exists());
+    assert!(world.repository().join("README.md").exists(), "links are not followed");
 }

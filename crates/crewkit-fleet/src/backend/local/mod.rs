@@ -120,12 +120,16 @@ impl Local {
         Box::pin(async move {
             check_drivers(&options)?;
             let home = options.home.clone();
+            let scratch = options.taskfile_sandbox.as_ref().ok().map(|sandbox| sandbox.scratch.clone());
             let opened = tokio::task::spawn_blocking(move || {
                 for dir in [&home, &home.join("workspaces"), &home.join("tasks"), &home.join("trash")] {
                     crate::sys::create_private_dir(dir)
                         .map_err(|source| OpenError::Path { path: dir.clone(), source })?;
                 }
-                Ok::<_, OpenError>(Store::open(&home.join("fleet.db"))?)
+                let store = Store::open(&home.join("fleet.db"))?;
+                // Whoever has the record open is alone: what is here is left from a server that was killed.
+                let _ = scratch.map(std::fs::remove_dir_all);
+                Ok::<_, OpenError>(store)
             });
             let store = opened
                 .await
