@@ -38,6 +38,8 @@ async fn play(
         },
         |options| {
             options.commands = commands;
+            // One port is closed; all others stay open.
+            options.server_ports = vec![1];
             limit(options, |limits| limits.agent_identical_calls_stop = 0);
         },
     )
