@@ -168,7 +168,7 @@ pub const SETTINGS: &[Setting] = &[
         "agents.mcp_config",
         Kind::Text,
         "",
-        "File with the agents' tool servers; default mcp_config.json in the home. The working directory is not searched.",
+        "File with the agents' tool servers; default mcp_config.json. Looked for in the home, never in the working directory.",
     ),
     setting(
         "agents.commands",

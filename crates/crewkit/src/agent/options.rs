@@ -191,10 +191,11 @@ fn drivers(config: &Config) -> Result<Vec<ProcessDriver>, Failure> {
     Ok(drivers)
 }
 
-/// The working directory is not looked at: whoever opens a repository has not asked for its programs to run.
+/// The working directory is not looked at, not even for a relative path: whoever opens a repository has not asked for its
+/// programs to run.
 fn tool_servers(config: &Config) -> Result<Vec<ServerConfig>, Failure> {
     let found: Option<PathBuf> = match config.text("agents.mcp_config") {
-        Some(path) => Some(PathBuf::from(path)),
+        Some(path) => Some(config.home.join(path)),
         None => Some(config.home.join("mcp_config.json")).filter(|path| path.is_file()),
     };
     let Some(path) = found else { return Ok(Vec::new()) };

@@ -532,7 +532,15 @@ async fn a_workspace_that_was_replaced_is_not_worked_in() {
 /// Whoever opens a repository and asks a question has not asked for its programs to run.
 #[test]
 fn a_hostile_checkout_runs_nothing() {
-    let home = tempfile::tempdir().unwrap();
+    // By itself, and with a relative path in the settings.
+    for settings in ["", "[agents]\nmcp_config = \"mcp_config.json\"\n"] {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("crewkit.toml"), settings).unwrap();
+        open_hostile_checkout(home.path());
+    }
+}
+
+fn open_hostile_checkout(home: &Path) {
     let checkout = tempfile::tempdir().unwrap();
     let planted = checkout.path().join("planted");
     let config = |file: &Path| json!({"evil": {"command": "touch", "args": [file]}}).to_string();
@@ -542,9 +550,9 @@ fn a_hostile_checkout_runs_nothing() {
     std::fs::write(checkout.path().join("crewkit.toml"), "[agents]\nmcp_config = \"mcp_config.json\"\n")
         .unwrap();
     // The home's own servers are started: only so does the test know that it waited long enough.
-    let wanted = home.path().join("wanted");
-    std::fs::write(home.path().join("mcp_config.json"), config(&wanted)).unwrap();
-    let mut command = crewkit(home.path());
+    let wanted = home.join("wanted");
+    std::fs::write(home.join("mcp_config.json"), config(&wanted)).unwrap();
+    let mut command = crewkit(home);
     command.arg("mcp").current_dir(checkout.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -560,6 +568,7 @@ fn a_hostile_checkout_runs_nothing() {
     }
     let begun = std::time::Instant::now();
     while !wanted.exists() {
+        assert!(!planted.exists(), "the checkout's program ran");
         assert!(begun.elapsed() < PATIENCE, "the servers of the home were never started");
         std::thread::sleep(Duration::from_millis(5));
     }
