@@ -470,6 +470,25 @@ async fn nothing_outlives_a_server_that_is_killed() {
     eventually("nothing is left", || processes_in(&work).is_empty()).await;
 }
 
+/// A contract that is carried out without a server ends with the command, whatever ends that.
+#[tokio::test]
+async fn nothing_outlives_a_command_that_is_interrupted() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL] {
+        let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let driver = "[agents.drivers.shell]\ncommand = [\"sh\", \"-c\", \"{contract}\"]\n";
+        std::fs::write(home.path().join("crewkit.toml"), driver).unwrap();
+        let script = format!("{RUNAWAYS} sleep 0.2; touch ready; sleep 97531");
+        let mut command = crewkit(home.path());
+        command.args(["agent", "start", &script, "--driver", "shell", "--dir"]).arg(work.path());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually("the driver is at work", || work.path().join("ready").exists()).await;
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        child.wait().unwrap();
+        eventually("nothing is left", || processes_in(work.path()).is_empty()).await;
+    }
+}
+
 /// The token of an attempt is in the environment of its process and nowhere else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_known_to_its_process_alone() {
