@@ -15,6 +15,10 @@ const TYPE_MASK: u64 = 0xf;
 const TYPES: std::ops::RangeInclusive<u64> = 0..=TYPE_MASK;
 /// Sends the first data together with the wish to connect, past the check of the address.
 const MSG_FASTOPEN: u64 = 0x2000_0000;
+/// Types a character into a terminal.
+const TIOCSTI: u64 = 0x5412;
+/// Pastes into a console, among other things.
+const TIOCLINUX: u64 = 0x541c;
 /// Replaces the protocol of a TCP socket by one whose connections are not checked.
 const TCP_ULP: u64 = 31;
 
@@ -50,9 +54,10 @@ fn forbidden(network: bool, unix_sockets: bool) -> Result<Rules, BackendError> {
     let tcp = condition(1, SeccompCmpOp::Eq, number(libc::IPPROTO_TCP))?;
     rules.insert(libc::SYS_setsockopt, vec![rule(vec![tcp, condition(2, SeccompCmpOp::Eq, TCP_ULP)?])?]);
     // Typing into a terminal, should one ever be in reach.
-    let terminal = [libc::TIOCSTI, libc::TIOCLINUX];
-    let typing: Result<_, _> =
-        terminal.into_iter().map(|order| rule(vec![condition(1, SeccompCmpOp::Eq, order)?])).collect();
+    let typing: Result<_, _> = [TIOCSTI, TIOCLINUX]
+        .into_iter()
+        .map(|order| rule(vec![condition(1, SeccompCmpOp::Eq, order)?]))
+        .collect();
     rules.insert(libc::SYS_ioctl, typing?);
     // Limits and priorities of other processes: one that may use no processor time is as good as killed.
     for (call, whose) in [(libc::SYS_prlimit64, 0), (libc::SYS_setpriority, 1)] {

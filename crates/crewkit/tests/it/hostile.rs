@@ -45,6 +45,11 @@ fn can_attack() -> bool {
             eprintln!("NOT TRIED: `{program}` is not on this machine, so the hostile agent cannot use it");
         }
     }
+    if own_address() == "127.0.0.1" {
+        eprintln!(
+            "NOT TRIED: this machine has no address but loopback, so the server is not attacked by another one"
+        );
+    }
     if !crewkit_agent::confine::available() {
         eprintln!("NOT TRIED: this kernel has no Landlock, so there are no confined commands to attack from");
         return false;
