@@ -192,7 +192,6 @@ impl Layout {
         for at in 0..desired.roots.len() {
             settle(&mut desired, at)?;
         }
-        across_targets(&desired)?;
         Ok(desired)
     }
 }
@@ -434,29 +433,8 @@ fn files_inside_files(desired: &Desired, at: usize, files: &[DesiredFile]) -> Re
     Ok(())
 }
 
-/// Two targets that share a directory must agree on every file in it, or each deploy would undo the other.
-fn across_targets(desired: &Desired) -> Result<()> {
-    for outer in &desired.roots {
-        for inner in desired.roots.iter().filter(|inner| inner.target != outer.target) {
-            let Ok(below) = inner.path.strip_prefix(&outer.path) else { continue };
-            let Some(below) = below.to_str() else { continue };
-            let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
-            for file in &outer.files {
-                let Some(path) = file.path.as_str().strip_prefix(&prefix) else { continue };
-                let Ok(found) = inner.files.binary_search_by(|other| other.path.as_str().cmp(path)) else {
-                    continue;
-                };
-                if inner.files[found].sha256 != file.sha256 {
-                    let place = outer.path.join(file.path.as_path());
-                    return Err(conflict(desired, inner.target, &place, &inner.files[found], file));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-fn conflict(
+/// Two modules or targets want a place to be different files.
+pub(crate) fn conflict(
     desired: &Desired,
     target: TargetKind,
     place: &Path,

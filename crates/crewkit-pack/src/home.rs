@@ -10,7 +10,7 @@ use crate::fs::{Fs, Mode, RealFs, ensure_dir, found, open_path};
 use crate::journal::{Journal, Stage};
 use crate::legacy::LegacyDir;
 use crate::path::RelPath;
-use crate::place::{Anchors, locate};
+use crate::place::Located;
 use crate::state_lock::{LockError, LockRequest, StateLock};
 use crate::transaction::{self, Applied, Context, Recovered, Request, TxnError};
 
@@ -158,7 +158,7 @@ impl<F: Fs> StateHome<F> {
 
     /// Makes the directories of the state where they are missing.
     fn create_dirs(&self) -> Result<StateDirs<F>, TxnError> {
-        let (existing, missing) = nearest(&self.fs, &self.path)?;
+        let Located { nearest, missing, .. } = Located::find(&self.fs, &self.path, None)?;
         let wrong = |error| TxnError::bad_path(&self.path, &error);
         let base = match missing {
             Some(missing) => format!("{missing}/state/crewkit"),
@@ -172,7 +172,7 @@ impl<F: Fs> StateHome<F> {
                 .map_err(TxnError::at("create the directory", &shown))
         };
         let path = self.path.join("state/crewkit");
-        let base = ensure_dir(&self.fs, &existing, &base, Mode::Private)
+        let base = ensure_dir(&self.fs, nearest.handle(), &base, Mode::Private)
             .map_err(TxnError::at("create the directory", &path))?;
         let legacy = self.path.join("state/snapshots");
         let ids = LegacyDir::open(&self.fs, &self.path).and_then(|legacy| legacy.ids());
@@ -186,15 +186,6 @@ impl<F: Fs> StateHome<F> {
             base,
         })
     }
-}
-
-/// The nearest directory of `path` that exists, and the rest.
-fn nearest<F: Fs>(fs: &F, path: &Path) -> Result<(F::Dir, Option<RelPath>), TxnError> {
-    let mut anchors = Anchors::new();
-    let at = locate(fs, path, None, &mut anchors)?;
-    let dir = anchors.dirs[at.anchor].clone();
-    let dir = dir.ok_or_else(|| TxnError::Bug("an anchor that was never opened".to_owned()))?;
-    Ok((dir, at.missing))
 }
 
 /// A home nobody else can change.

@@ -29,6 +29,7 @@ pub mod manifest_edit;
 pub mod materialize;
 pub mod module;
 pub mod overlay;
+mod owners;
 mod parallel;
 pub mod path;
 pub mod place;

@@ -72,6 +72,14 @@ pub struct TargetManifest {
     pub knows_directories: bool,
 }
 
+impl TargetManifest {
+    /// What it says about `path`.
+    pub fn file(&self, path: &RelPath) -> Option<&ManagedFile> {
+        let at = self.files.binary_search_by(|file| file.path.cmp(path)).ok()?;
+        self.files.get(at)
+    }
+}
+
 /// What reading a manifest gave.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ManifestRead {
@@ -99,25 +107,28 @@ pub fn is_manifest_name(name: &str) -> bool {
 /// What is not a manifest counts as missing, with a warning. What cannot be read at all is an error: to take a
 /// manifest for missing because the disk had a hiccup would leave its files behind for ever.
 pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<F>>, target: &str) -> io::Result<ManifestRead> {
-    read_sharing(fs, root, target, |_| None)
+    match root {
+        Some(root) => read_sharing(fs, root.handle(), root.path(), target, |_| None),
+        None => Ok(ManifestRead::default()),
+    }
 }
 
-/// [`read`], where `known` may have the paths already.
+/// [`read`] in a directory that is shown as `path`, where `known` may have the paths already.
 pub(crate) fn read_sharing<F: Fs>(
     fs: &F,
-    root: Option<&RootDir<F>>,
+    dir: &F::Dir,
+    path: &Path,
     target: &str,
     mut known: impl FnMut(&str) -> Option<RelPath>,
 ) -> io::Result<ManifestRead> {
     let mut read = ManifestRead::default();
-    let Some(root) = root else { return Ok(read) };
     let preferred = file_name(target);
     for name in [preferred.as_str(), LEGACY_NAME] {
-        let shown = root.path().join(name);
-        let parsed = match fs.stat(root.handle(), name)? {
+        let shown = path.join(name);
+        let parsed = match fs.stat(dir, name)? {
             None => continue,
             Some(stat) if stat.kind != FileKind::File => Err("it is not a regular file".to_owned()),
-            Some(_) => decode::parse(&read_all(fs, root.handle(), name)?, target, &shown, &mut known),
+            Some(_) => decode::parse(&read_all(fs, dir, name)?, target, &shown, &mut known),
         };
         match parsed {
             Ok((manifest, mut warnings)) => {

@@ -3,7 +3,6 @@
 //! A root is resolved once: links in its path are followed to the real directory, which must lie below the boundary if
 //! there is one, and from then on it is opened by its real path, on which no link is followed any more.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Observed, observe};
-use crate::fs::{FileKind, Fs, found};
+use crate::fs::{DirId, FileKind, Fs, found};
 use crate::path::RelPath;
 use crate::transaction::TxnError;
 
@@ -22,6 +21,14 @@ pub struct Place {
     pub anchor: usize,
     /// Where, below it.
     pub path: RelPath,
+}
+
+/// A place by what it is: the nearest directory above it that exists, and the way from there. However many names a place
+/// has, through links, mounts or roots in each other, this is the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PlaceId {
+    pub(crate) dir: DirId,
+    pub(crate) path: Box<str>,
 }
 
 /// How many directories are kept open at once; the usual limit of a process is 1024 descriptors.
@@ -38,6 +45,17 @@ pub(crate) struct Anchors<F: Fs> {
 impl<F: Fs> Anchors<F> {
     pub(crate) fn new() -> Self {
         Self { paths: Vec::new(), dirs: Vec::new() }
+    }
+
+    /// Resolves a root and adds the directory it is in.
+    pub(crate) fn locate(
+        &mut self,
+        fs: &F,
+        root: &Path,
+        boundary: Option<&Path>,
+    ) -> Result<RootAt, TxnError> {
+        let Located { nearest, missing, .. } = Located::find(fs, root, boundary)?;
+        Ok(RootAt { anchor: self.add(nearest.real, nearest.dir), missing })
     }
 
     /// Adds the directory at `path`, which has no links in it; says its index.
@@ -67,21 +85,7 @@ impl<F: Fs> Anchors<F> {
         Ok(Self { paths: paths.to_vec(), dirs })
     }
 
-    /// Orders places by their absolute path; two names of one place are equal.
-    pub(crate) fn compare(&self, a: &Place, b: &Place) -> Ordering {
-        if a.anchor == b.anchor {
-            return a.path.cmp(&b.path);
-        }
-        // Anchors are different directories: unless one lies in the other, they decide.
-        let (one, other) = (&self.paths[a.anchor], &self.paths[b.anchor]);
-        if one.starts_with(other) || other.starts_with(one) {
-            self.shown(a).cmp(&self.shown(b))
-        } else {
-            one.cmp(other)
-        }
-    }
-
-    /// The absolute path of a place, for messages and for telling places apart.
+    /// The absolute path of a place, for messages.
     pub(crate) fn shown(&self, place: &Place) -> PathBuf {
         self.paths[place.anchor].join(place.path.as_path())
     }
@@ -122,7 +126,7 @@ impl<'a, F: Fs> Dirs<'a, F> {
     }
 }
 
-/// Where a root is.
+/// Where a root of a transaction is.
 #[derive(Debug, Clone)]
 pub(crate) struct RootAt {
     /// The nearest directory that exists: the root itself, if it does.
@@ -142,73 +146,76 @@ impl RootAt {
     }
 }
 
-/// Finds the nearest existing directory of a root, whose path may contain links that stay below `boundary`.
-pub(crate) fn locate<F: Fs>(
-    fs: &F,
-    root: &Path,
-    boundary: Option<&Path>,
-    anchors: &mut Anchors<F>,
-) -> Result<RootAt, TxnError> {
-    let unusable = |reason: &str| TxnError::BadPath { path: root.to_owned(), reason: reason.to_owned() };
-    if !root.is_absolute() {
-        return Err(unusable("a root must be absolute"));
-    }
-    if root.to_str().is_none() {
-        return Err(unusable("it is not valid UTF-8"));
-    }
-    let mut missing: Vec<&str> = Vec::new();
-    let mut current = root;
-    let (path, dir) = loop {
-        let blocked = || TxnError::Blocked { path: current.to_owned(), root: root.to_owned() };
-        let Some((path, dir)) = open_below(fs, current, boundary).map_err(|error| match error {
-            TxnError::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => blocked(),
-            other => other,
-        })?
-        else {
-            let name = current.file_name().and_then(|name| name.to_str());
-            missing.push(name.ok_or_else(|| unusable("it contains `..`"))?);
-            current = current.parent().ok_or_else(|| unusable("no part of it exists"))?;
-            continue;
-        };
-        let Some(name) = missing.last() else { break (path, dir) };
-        match fs.stat(&dir, name).map_err(TxnError::at("look at", current))? {
-            None => break (path, dir),
-            // Something is there that could not be opened: a link that leads nowhere.
-            Some(stat) if stat.kind == FileKind::Symlink => {
-                return Err(TxnError::Blocked { path: current.join(name), root: root.to_owned() });
-            }
-            // Somebody else has made it since.
-            Some(_) => (missing, current) = (Vec::new(), root),
-        }
-    };
-    missing.reverse();
-    let missing = if missing.is_empty() {
-        None
-    } else {
-        Some(RelPath::new(missing.join("/")).map_err(|error| TxnError::bad_path(root, &error))?)
-    };
-    if path.to_str().is_none() {
-        return Err(unusable("it is not valid UTF-8"));
-    }
-    Ok(RootAt { anchor: anchors.add(path, dir), missing })
+/// A root, resolved: the nearest directory of its path that exists, and the rest.
+#[derive(Debug)]
+pub(crate) struct Located<F: Fs> {
+    pub(crate) nearest: RootDir<F>,
+    pub(crate) id: DirId,
+    /// The root below it; nothing when it exists.
+    pub(crate) missing: Option<RelPath>,
 }
 
-/// Opens the directory at `path` by its real path, which must lie below `boundary`; nothing when there is none.
-fn open_below<F: Fs>(
-    fs: &F,
-    path: &Path,
-    boundary: Option<&Path>,
-) -> Result<Option<(PathBuf, F::Dir)>, TxnError> {
-    let Some(real) = found(fs.canonical(path)).map_err(TxnError::at("resolve", path))? else {
-        return Ok(None);
-    };
-    if let Some(boundary) = boundary
-        && !real.starts_with(boundary)
-    {
-        return Err(TxnError::Escape { path: path.to_owned(), real, boundary: boundary.to_owned() });
+impl<F: Fs> Located<F> {
+    /// Finds the nearest existing directory of a root, whose path may contain links that stay below `boundary`.
+    pub(crate) fn find(fs: &F, root: &Path, boundary: Option<&Path>) -> Result<Self, TxnError> {
+        let unusable = |reason: &str| TxnError::BadPath { path: root.to_owned(), reason: reason.to_owned() };
+        if !root.is_absolute() {
+            return Err(unusable("a root must be absolute"));
+        }
+        if root.to_str().is_none() {
+            return Err(unusable("it is not valid UTF-8"));
+        }
+        let mut missing: Vec<&str> = Vec::new();
+        let mut current = root;
+        let nearest = loop {
+            let blocked = || TxnError::Blocked { path: current.to_owned(), root: root.to_owned() };
+            let Some(dir) = RootDir::open(fs, current, boundary).map_err(|error| match error {
+                TxnError::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => blocked(),
+                other => other,
+            })?
+            else {
+                let name = current.file_name().and_then(|name| name.to_str());
+                missing.push(name.ok_or_else(|| unusable("it contains `..`"))?);
+                current = current.parent().ok_or_else(|| unusable("no part of it exists"))?;
+                continue;
+            };
+            let Some(name) = missing.last() else { break dir };
+            match fs.stat(dir.handle(), name).map_err(TxnError::at("look at", current))? {
+                None => break dir,
+                // Something is there that could not be opened: a link that leads nowhere.
+                Some(stat) if stat.kind == FileKind::Symlink => {
+                    return Err(TxnError::Blocked { path: current.join(name), root: root.to_owned() });
+                }
+                // Somebody else has made it since.
+                Some(_) => (missing, current) = (Vec::new(), root),
+            }
+        };
+        missing.reverse();
+        let missing = if missing.is_empty() {
+            None
+        } else {
+            Some(RelPath::new(missing.join("/")).map_err(|error| TxnError::bad_path(root, &error))?)
+        };
+        if nearest.real.to_str().is_none() {
+            return Err(unusable("it is not valid UTF-8"));
+        }
+        let id = fs.identity(nearest.handle()).map_err(TxnError::at("look at", root))?;
+        Ok(Self { nearest, id, missing })
     }
-    let dir = found(fs.open_root(&real)).map_err(TxnError::at("open", path))?;
-    Ok(dir.map(|dir| (real, dir)))
+
+    /// The root itself, if it exists.
+    pub(crate) fn dir(&self) -> Option<&RootDir<F>> {
+        self.missing.is_none().then_some(&self.nearest)
+    }
+
+    /// Which place `path` below the root is, if all that exists on the way is the directory called `above`, in which
+    /// the path goes on at byte `rest`. Nothing of a missing root exists.
+    pub(crate) fn place_id(&self, path: &RelPath, above: DirId, rest: usize) -> PlaceId {
+        match &self.missing {
+            None => PlaceId { dir: above, path: path.as_str().get(rest..).unwrap_or_default().into() },
+            Some(missing) => PlaceId { dir: self.id, path: format!("{missing}/{path}").into() },
+        }
+    }
 }
 
 /// A directory held open, below which files are looked at.
@@ -218,19 +225,24 @@ fn open_below<F: Fs>(
 pub struct RootDir<F: Fs> {
     dir: F::Dir,
     path: PathBuf,
+    real: PathBuf,
 }
 
 impl<F: Fs> RootDir<F> {
-    /// Opens the directory at `path`, which may be a symbolic link; returns `None` when there is none.
+    /// Opens the directory at `path`, following links; returns `None` when there is none.
     ///
     /// What leads outside of `boundary`, a path without links, is refused.
     pub fn open(fs: &F, path: &Path, boundary: Option<&Path>) -> Result<Option<Self>, TxnError> {
-        Ok(open_below(fs, path, boundary)?.map(|(_, dir)| Self { dir, path: path.to_owned() }))
-    }
-
-    /// The directory `dir`, shown as `path`.
-    pub(crate) fn new(dir: F::Dir, path: PathBuf) -> Self {
-        Self { dir, path }
+        let Some(real) = found(fs.canonical(path)).map_err(TxnError::at("resolve", path))? else {
+            return Ok(None);
+        };
+        if let Some(boundary) = boundary
+            && !real.starts_with(boundary)
+        {
+            return Err(TxnError::Escape { path: path.to_owned(), real, boundary: boundary.to_owned() });
+        }
+        let dir = found(fs.open_root(&real)).map_err(TxnError::at("open", path))?;
+        Ok(dir.map(|dir| Self { dir, path: path.to_owned(), real }))
     }
 
     /// The path it was opened by.
@@ -238,9 +250,31 @@ impl<F: Fs> RootDir<F> {
         &self.path
     }
 
+    /// Its path without links.
+    pub fn real(&self) -> &Path {
+        &self.real
+    }
+
     /// The handle, for the verbs of [`Fs`].
     pub fn handle(&self) -> &F::Dir {
         &self.dir
+    }
+
+    /// Which place `path` is.
+    pub(crate) fn place_id(&self, fs: &F, path: &RelPath) -> io::Result<PlaceId> {
+        let mut parent = path.parent();
+        loop {
+            let dir = match &parent {
+                Some(parent) => found(fs.open_dir(&self.dir, parent))?,
+                None => Some(self.dir.clone()),
+            };
+            if let Some(dir) = dir {
+                let rest = parent.map_or(0, |parent| parent.as_str().len() + 1);
+                let path = path.as_str().get(rest..).unwrap_or_default().into();
+                return Ok(PlaceId { dir: fs.identity(&dir)?, path });
+            }
+            parent = parent.and_then(|parent| parent.parent());
+        }
     }
 
     /// What is at `path`, with the hash of its content.

@@ -1,5 +1,6 @@
 //! What to do with each place: nothing, create, update, delete, or refuse. No file is touched here.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use crate::fs::RealFs;
 use crate::hash::{Digest, Hasher};
 use crate::managed::{ManagedFile, TargetManifest};
 use crate::path::RelPath;
-use crate::place::RootDir;
+use crate::place::{Located, PlaceId};
+use crate::scan::Found;
 use crate::target::TargetKind;
 
 /// What happens to a file.
@@ -112,17 +114,19 @@ pub fn is_satisfied(wanted: Entry, found: Entry) -> bool {
 
 /// What was found below a root.
 #[derive(Debug)]
-pub struct RootState {
-    /// The directory, if it is there.
-    pub dir: Option<RootDir<RealFs>>,
+pub(crate) struct RootState {
+    /// Where it is.
+    pub(crate) at: Located<RealFs>,
     /// What is at the place of each desired file, in their order.
-    pub found: Vec<Observed>,
+    pub(crate) found: Vec<Found>,
     /// The manifest of the root, if it has a usable one.
-    pub manifest: Option<Arc<TargetManifest>>,
-    /// Managed files that are not desired any more, and what is there.
-    pub undesired: Vec<(RelPath, Observed)>,
+    pub(crate) manifest: Option<Arc<TargetManifest>>,
+    /// Managed files that nobody wants any more and no other manifest lists, and what is there; sorted by path.
+    pub(crate) undesired: Vec<(RelPath, Found)>,
     /// Managed files that no module of this repo ever made; they stay, and stay listed.
-    pub foreign: Vec<ManagedFile>,
+    pub(crate) foreign: Vec<ManagedFile>,
+    /// Desired files that another manifest lists: their places are ours already.
+    pub(crate) shared: BTreeSet<RelPath>,
 }
 
 /// What the `bootstrap` command of earlier versions installed beside the modules of a repo.
@@ -151,10 +155,30 @@ pub fn is_foreign(file: &ManagedFile, has_module: impl Fn(&str) -> bool) -> bool
 
 impl RootState {
     /// Whether an earlier deploy wrote `path`.
-    pub fn manages(&self, path: &RelPath) -> bool {
-        self.manifest
-            .as_ref()
-            .is_some_and(|manifest| manifest.files.binary_search_by(|file| file.path.cmp(path)).is_ok())
+    pub(crate) fn manages(&self, path: &RelPath) -> bool {
+        self.listed(path).is_some() || self.shared.contains(path)
+    }
+
+    /// What the manifest of the root says about `path`.
+    pub(crate) fn listed(&self, path: &RelPath) -> Option<&ManagedFile> {
+        self.manifest.as_ref()?.file(path)
+    }
+
+    /// What is at the place of a managed file, if that was looked at.
+    pub(crate) fn found(&self, root: &DesiredRoot, path: &RelPath) -> Option<Observed> {
+        let found = match root.files.binary_search_by(|file| file.path.cmp(path)) {
+            Ok(at) => self.found.get(at),
+            Err(_) => {
+                let at = self.undesired.binary_search_by(|(undesired, _)| undesired.cmp(path)).ok()?;
+                self.undesired.get(at).map(|(_, found)| found)
+            }
+        };
+        found.map(|found| found.observed)
+    }
+
+    /// Which place `path` is.
+    pub(crate) fn place_id(&self, path: &RelPath, found: &Found) -> PlaceId {
+        self.at.place_id(path, found.above, found.rest)
     }
 }
 
@@ -206,20 +230,22 @@ pub struct PlanRoot {
 
 impl Plan {
     /// Decides for every place.
-    pub fn make(desired: &Desired, states: &[RootState]) -> Result<Self> {
+    pub(crate) fn make(desired: &Desired, states: &[RootState]) -> Result<Self> {
         let mut changes = Vec::new();
         for (index, (root, state)) in desired.roots.iter().zip(states).enumerate() {
             for (at, (file, found)) in root.files.iter().zip(&state.found).enumerate() {
                 // Most places are as they should be; whether they are managed matters only for the others.
+                let found = found.observed;
                 if found.entry().is_some_and(|found| is_satisfied(file.entry(), found)) {
                     continue;
                 }
-                let decision = decide(Some(file.entry()), *found, state.manages(&file.path));
-                let change = change(index, root, &file.path, decision, *found)?;
+                let decision = decide(Some(file.entry()), found, state.manages(&file.path));
+                let change = change(index, root, &file.path, decision, found)?;
                 changes.extend(change.map(|change| Change { after: Some((at, file.sha256)), ..change }));
             }
             for (path, found) in &state.undesired {
-                changes.extend(change(index, root, path, decide(None, *found, true), *found)?);
+                let found = found.observed;
+                changes.extend(change(index, root, path, decide(None, found, true), found)?);
             }
         }
         changes.shrink_to_fit();
@@ -344,7 +370,7 @@ fn change(
 }
 
 /// Whether the manifest of a root must be written because it would not list what is desired.
-pub fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootState) -> bool {
+pub(crate) fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootState) -> bool {
     let same = |listed: &ManagedFile, file: &DesiredFile| {
         listed.path == file.path
             && listed.sha256 == file.sha256
@@ -359,7 +385,9 @@ pub fn manifest_is_stale(desired: &Desired, root: &DesiredRoot, state: &RootStat
     match &state.manifest {
         None => !root.files.is_empty(),
         Some(manifest) => {
-            let listed = manifest.files.iter().filter(|file| !state.foreign.contains(file));
+            // Both are sorted by path.
+            let mut foreign = state.foreign.iter().peekable();
+            let listed = manifest.files.iter().filter(|file| foreign.next_if_eq(file).is_none());
             manifest.files.len() != root.files.len() + state.foreign.len()
                 || !listed.zip(&root.files).all(|(listed, file)| same(listed, file))
         }

@@ -21,9 +21,11 @@ use crate::home::{Locked, StateHome};
 use crate::ids::ModuleIds;
 use crate::legacy::{Copy, LegacyDir, LegacySnapshot, below_root};
 use crate::managed::{self, ManagedFile, TargetManifest};
+use crate::owners::{Owner, Owners};
 use crate::path::RelPath;
-use crate::place::RootDir;
+use crate::place::{PlaceId, RootDir};
 use crate::snapshot::{self, Snapshot, WasManaged, age_key};
+use crate::target::TargetKind;
 use crate::transaction::{
     Applied, Content, FileChange, ManifestChange, NewFile, Project, Request, RootChange, SnapshotKind,
     TxnError,
@@ -132,8 +134,9 @@ impl<F: Fs> StateHome<F> {
         };
         plan.request.targets.sort();
         plan.request.targets.dedup();
+        let mut shared = Shared::new(self.fs(), &scopes)?;
         for (index, scope) in scopes.into_iter().enumerate() {
-            scope.plan(index, self.fs(), &contents, &mut plan)?;
+            scope.plan(index, self.fs(), &contents, &mut shared, &mut plan)?;
         }
         Ok(plan)
     }
@@ -376,6 +379,7 @@ impl<F: Fs> Scope<F> {
         index: usize,
         fs: &F,
         contents: &Contents<F>,
+        shared: &mut Shared<'_, F>,
         plan: &mut RollbackPlan,
     ) -> Result<(), TxnError> {
         let current: BTreeMap<&RelPath, &ManagedFile> = self
@@ -407,6 +411,11 @@ impl<F: Fs> Scope<F> {
             if before == wanted {
                 continue;
             }
+            if let (None, Some(root)) = (wanted, &self.root)
+                && shared.is_wanted(root, path)?
+            {
+                continue;
+            }
             let deployed = current.get(path).map(|file| file.sha256);
             if before.is_some_and(|before| Some(before.sha256) != deployed) {
                 plan.backups.push(shown.clone());
@@ -428,8 +437,45 @@ impl<F: Fs> Scope<F> {
         } else {
             ManifestChange::Keep
         };
-        plan.request.roots.push(RootChange { target: self.target, path: self.path, manifest });
+        let Self { target, path, current: seen, .. } = self;
+        plan.request.roots.push(RootChange { target, path, seen, manifest });
         Ok(())
+    }
+}
+
+/// What may not be deleted: places that another root of the rollback wants, or another manifest lists.
+struct Shared<'a, F: Fs> {
+    fs: &'a F,
+    wanted: HashSet<PlaceId>,
+    covered: HashSet<Owner>,
+    owners: Owners<'a, F>,
+}
+
+impl<'a, F: Fs> Shared<'a, F> {
+    fn new(fs: &'a F, scopes: &[Scope<F>]) -> Result<Self, TxnError> {
+        let mut shared =
+            Self { fs, wanted: HashSet::new(), covered: HashSet::new(), owners: Owners::new(fs) };
+        if scopes.iter().all(|scope| scope.unmanaged.values().all(Option::is_some)) {
+            return Ok(shared);
+        }
+        for scope in scopes {
+            let Some(root) = &scope.root else { continue };
+            let at = || TxnError::at("look at", &scope.path);
+            let target = TargetKind::from_name(&scope.target).map_or("", TargetKind::name);
+            shared.covered.insert(Owner { target, root: fs.identity(root.handle()).map_err(at())? });
+            let restored = scope.unmanaged.iter().filter_map(|(path, entry)| entry.map(|_| path));
+            for path in scope.managed.keys().chain(restored) {
+                shared.wanted.insert(root.place_id(fs, path).map_err(at())?);
+            }
+        }
+        Ok(shared)
+    }
+
+    fn is_wanted(&mut self, root: &RootDir<F>, path: &RelPath) -> Result<bool, TxnError> {
+        let id = root.place_id(self.fs, path).map_err(TxnError::at("look at", root.path()))?;
+        let covered = &self.covered;
+        let is_other = |owner| !covered.contains(&owner);
+        Ok(self.wanted.contains(&id) || self.owners.any(&root.real().join(path.as_path()), is_other)?)
     }
 }
 

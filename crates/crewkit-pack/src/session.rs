@@ -1,10 +1,10 @@
 //! One command's view of the world: which repo, profile, targets, machine and project it is about.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::desired::{Desired, DesiredFile, DesiredRoot, Layout};
+use crate::desired::{self, Desired, DesiredFile, DesiredRoot, Layout};
 use crate::entry::Observed;
 use crate::env::Env;
 use crate::error::{PackError, Result};
@@ -16,11 +16,12 @@ use crate::managed::{self, Known, KnownManifests, ManagedFile, ManifestRead};
 use crate::manifest::{ALL_TARGETS, DEFAULT_PROFILE, LastManifest, Manifest, Module, TargetConfig};
 use crate::materialize::{Material, Workshop};
 use crate::overlay::Overlays;
+use crate::owners::{Owner, Owners};
 use crate::path::RelPath;
-use crate::place::RootDir;
+use crate::place::{Located, PlaceId};
 use crate::plan::{self, RootState};
 use crate::project::Project;
-use crate::scan::Base;
+use crate::scan::{Base, Found, InTheWay};
 use crate::source::resolve;
 use crate::target::TargetKind;
 use crate::transaction::TxnError;
@@ -170,23 +171,24 @@ impl<'a> Session<'a> {
     }
 
     /// What exists at the places of `desired`, and what an earlier deploy left elsewhere in its roots.
-    pub fn survey(&self, desired: &Desired, warnings: &mut Vec<String>) -> Result<Vec<RootState>> {
+    pub(crate) fn survey(&self, desired: &Desired, warnings: &mut Vec<String>) -> Result<Vec<RootState>> {
         let mut states = Vec::with_capacity(desired.roots.len());
         let mut known = HashMap::new();
         for (root, result) in
             desired.roots.iter().zip(parallel::map(&desired.roots, |root| self.listed(root)))
         {
-            let Listed { dir, mut read, stat } = result?;
+            let Listed { at, mut read, stat } = result?;
             if let Some(stat) = stat {
                 known.insert(root.manifest_path(), Known { stat, read: read.clone() });
             }
             warnings.append(&mut read.warnings);
             states.push(RootState {
-                dir,
+                at,
                 found: Vec::new(),
                 manifest: read.manifest,
                 undesired: Vec::new(),
                 foreign: Vec::new(),
+                shared: BTreeSet::new(),
             });
         }
         self.known.replace(known);
@@ -209,11 +211,17 @@ impl<'a> Session<'a> {
                 tasks.push(Task { root: index, undesired: true, paths: paths.iter().collect() });
             }
         }
-        let observed =
-            parallel::map(&tasks, |task| match states.get(task.root).and_then(|state| state.dir.as_ref()) {
-                Some(dir) => scan::observe(dir, task.paths.iter().copied(), self.cache),
-                None => Ok(vec![Observed::Absent; task.paths.len()]),
-            });
+        let observed = parallel::map(&tasks, |task| {
+            let in_the_way = if task.undesired { InTheWay::IsAbsent } else { InTheWay::Refuse };
+            let Some(state) = states.get(task.root) else { return Ok(Vec::new()) };
+            match state.at.dir() {
+                Some(dir) => scan::observe(dir, task.paths.iter().copied(), in_the_way, self.cache),
+                None => {
+                    let nothing = Found { observed: Observed::Absent, above: state.at.id, rest: 0 };
+                    Ok(vec![nothing; task.paths.len()])
+                }
+            }
+        });
         for (task, found) in tasks.into_iter().zip(observed) {
             let mut found = found?;
             let Some(state) = states.get_mut(task.root) else { continue };
@@ -223,6 +231,7 @@ impl<'a> Session<'a> {
                 state.found.append(&mut found);
             }
         }
+        settle_owners(desired, &mut states)?;
         Ok(states)
     }
 
@@ -230,35 +239,97 @@ impl<'a> Session<'a> {
     fn listed(&self, root: &DesiredRoot) -> Result<Listed> {
         let fs = RealFs::default();
         let boundary = self.env.workspace_state.as_ref().map(|_| self.project.root.as_path());
-        let dir = match RootDir::open(&fs, &root.path, boundary) {
-            Err(TxnError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotADirectory => {
-                return Err(scan::not_a_directory(&root.path));
-            }
-            opened => opened?,
+        let at = match Located::find(&fs, &root.path, boundary) {
+            Err(TxnError::Blocked { path, .. }) if path.exists() => return Err(scan::not_a_directory(&path)),
+            located => located?,
         };
+        let dir = at.dir();
         let failed = |error| PackError::io("read the target manifest in", &root.path, error);
         let target = root.target.name();
-        let stat = match &dir {
+        let stat = match dir {
             Some(dir) => fs.stat(dir.handle(), &managed::file_name(target)).map_err(failed)?,
             None => None,
         };
         // Asked before reading: an edit while we read then counts as later than the time we know.
-        let has_local_clock = || dir.as_ref().is_some_and(|dir| scan::has_local_clock(dir.handle()));
+        let has_local_clock = || dir.is_some_and(|dir| scan::has_local_clock(dir.handle()));
         let stat = stat.filter(|stat| self.cache.may_keep(stat, has_local_clock));
         if let Some(stat) = stat
             && let Some(read) = self.known.get(&root.manifest_path(), &stat)
         {
-            return Ok(Listed { dir, read, stat: Some(stat) });
+            return Ok(Listed { at, read, stat: Some(stat) });
         }
         let paths = managed::same_paths(&root.files, |file| &file.path);
-        let read = managed::read_sharing(&fs, dir.as_ref(), target, paths).map_err(failed)?;
-        Ok(Listed { dir, read, stat })
+        let read = match dir {
+            Some(dir) => {
+                managed::read_sharing(&fs, dir.handle(), dir.path(), target, paths).map_err(failed)?
+            }
+            None => ManifestRead::default(),
+        };
+        Ok(Listed { at, read, stat })
     }
+}
+
+/// Finds out who else owns what was found: a place that somebody wants, or that the manifest of a root this command does
+/// not cover lists, is not undesired; and a place that any manifest lists is not the user's.
+fn settle_owners(desired: &Desired, states: &mut [RootState]) -> Result<()> {
+    let leaves = |(_, found): &(RelPath, Found)| matches!(found.observed, Observed::Entry(_));
+    let differs = |file: &DesiredFile, found: &Found| {
+        !found.observed.entry().is_some_and(|found| plan::is_satisfied(file.entry(), found))
+    };
+    let roots = || desired.roots.iter().zip(&*states);
+    let is_settled = roots().all(|(root, state)| {
+        let mut places = root.files.iter().zip(&state.found);
+        !places.any(|(file, found)| differs(file, found)) && !state.undesired.iter().any(leaves)
+    });
+    if is_settled {
+        return Ok(());
+    }
+    let mut wanted: HashMap<PlaceId, (&DesiredRoot, &DesiredFile)> = HashMap::new();
+    for (root, state) in roots() {
+        for (file, found) in root.files.iter().zip(&state.found) {
+            let earlier = wanted.insert(state.place_id(&file.path, found), (root, file));
+            if let Some((_, earlier)) = earlier.filter(|(_, earlier)| earlier.entry() != file.entry()) {
+                let place = root.path.join(file.path.as_path());
+                return Err(desired::conflict(desired, root.target, &place, earlier, file));
+            }
+        }
+    }
+    let owner =
+        |(root, state): (&DesiredRoot, &RootState)| Owner { target: root.target.name(), root: state.at.id };
+    let covered: HashSet<Owner> =
+        roots().filter(|(_, state)| state.at.missing.is_none()).map(owner).collect();
+    let fs = RealFs::default();
+    let mut owners = Owners::new(&fs);
+    for (root, state) in desired.roots.iter().zip(states) {
+        let Some(dir) = state.at.dir() else { continue };
+        let real = dir.real().to_owned();
+        let mut shared = BTreeSet::new();
+        for (file, found) in root.files.iter().zip(&state.found) {
+            if differs(file, found)
+                && found.observed.entry().is_some()
+                && state.listed(&file.path).is_none()
+                && owners.any(&real.join(file.path.as_path()), |_| true)?
+            {
+                shared.insert(file.path.clone());
+            }
+        }
+        let undesired = std::mem::take(&mut state.undesired);
+        for (path, found) in undesired {
+            let is_elsewhere = leaves(&(path.clone(), found))
+                && (wanted.contains_key(&state.place_id(&path, &found))
+                    || owners.any(&real.join(path.as_path()), |owner| !covered.contains(&owner))?);
+            if !is_elsewhere {
+                state.undesired.push((path, found));
+            }
+        }
+        state.shared = shared;
+    }
+    Ok(())
 }
 
 /// What the manifest of a root says.
 struct Listed {
-    dir: Option<RootDir<RealFs>>,
+    at: Located<RealFs>,
     read: ManifestRead,
     /// The stat data of its file, if it may be known by them.
     stat: Option<Stat>,

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use crate::desired::{Desired, DesiredRoot};
 use crate::entry::{Entry, Observed};
 use crate::error::Result;
-use crate::fs::FileKind;
+use crate::fs::{FileKind, RealFs};
 use crate::hash::Digest;
 use crate::hash_cache::HashCache;
 use crate::ids::ModuleIds;
 use crate::managed;
+use crate::owners::Owners;
 use crate::path::RelPath;
 use crate::plan::{RootState, is_satisfied};
 use crate::scan::{self, Next};
@@ -112,7 +113,7 @@ pub enum Extras {
 }
 
 /// All differences: root by root, files that are or were managed by path, then files nobody manages.
-pub fn drift(
+pub(crate) fn drift(
     desired: &Desired,
     states: &[RootState],
     extras: Extras,
@@ -143,7 +144,7 @@ pub fn drift(
 fn known_places(index: usize, desired: &Desired, root: &DesiredRoot, state: &RootState) -> Vec<Drift> {
     let mut drift: Vec<(&RelPath, Drift)> = Vec::new();
     for (file, found) in root.files.iter().zip(&state.found) {
-        if let Some((kind, actual)) = compare(file.entry(), *found) {
+        if let Some((kind, actual)) = compare(file.entry(), found.observed) {
             let item = Drift {
                 root: index,
                 place: root.path.join(file.path.as_path()),
@@ -156,10 +157,8 @@ fn known_places(index: usize, desired: &Desired, root: &DesiredRoot, state: &Roo
         }
     }
     for (path, found) in &state.undesired {
-        if let Observed::Entry(found) = found {
-            let listed = state.manifest.iter().flat_map(|manifest| &manifest.files);
-            let mut listed = listed.filter(|file| file.path == *path);
-            let module_ids = listed.next().map(|file| file.module_ids.clone()).unwrap_or_default();
+        if let Observed::Entry(found) = found.observed {
+            let module_ids = state.listed(path).map(|file| file.module_ids.clone()).unwrap_or_default();
             let item = Drift {
                 root: index,
                 place: root.path.join(path.as_path()),
@@ -193,11 +192,9 @@ fn extra_files(
     cache: &HashCache,
 ) -> Result<Vec<Drift>> {
     let wanted = |path: &str| root.files.binary_search_by(|file| file.path.as_str().cmp(path)).is_ok();
-    let managed = |path: &str| {
-        state.manifest.as_ref().is_some_and(|manifest| {
-            manifest.files.binary_search_by(|file| file.path.as_str().cmp(path)).is_ok()
-        })
-    };
+    let managed = |path: &str| RelPath::new(path).is_ok_and(|path| state.listed(&path).is_some());
+    let fs = RealFs::default();
+    let mut owners = Owners::new(&fs);
     // A root may contain another one, which reports for itself.
     let inner: BTreeSet<&Path> = desired
         .roots
@@ -206,7 +203,7 @@ fn extra_files(
         .filter_map(|other| other.path.strip_prefix(&root.path).ok())
         .collect();
     let mut extras = Vec::new();
-    let Some(dir) = &state.dir else { return Ok(Vec::new()) };
+    let Some(dir) = state.at.dir() else { return Ok(Vec::new()) };
     scan::walk(dir, limits, |item| {
         let name = item.path.rsplit('/').next().unwrap_or_default();
         if item.kind == FileKind::Directory {
@@ -214,6 +211,9 @@ fn extra_files(
             return Ok(if foreign { Next::Skip } else { Next::Descend });
         }
         if managed::is_manifest_name(name) || wanted(item.path) || managed(item.path) {
+            return Ok(Next::Skip);
+        }
+        if owners.any(&dir.real().join(item.path), |_| true)? {
             return Ok(Next::Skip);
         }
         // An unreadable file of the user's is still an extra one, and no reason to fail.

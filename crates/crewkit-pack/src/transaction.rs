@@ -28,7 +28,7 @@ use crate::entry::Entry;
 use crate::fs::Fs;
 use crate::hash::Digest;
 use crate::home::{StateDirs, StateHome};
-use crate::managed::ManagedFile;
+use crate::managed::{ManagedFile, TargetManifest};
 use crate::path::RelPath;
 
 mod engine;
@@ -94,6 +94,8 @@ pub struct RootChange {
     pub target: String,
     /// Where it is, absolute; it may be a symbolic link, and need not exist.
     pub path: PathBuf,
+    /// The manifest the plan was made from; another one makes the plan void.
+    pub seen: Option<Arc<TargetManifest>>,
     /// The manifest afterwards.
     pub manifest: ManifestChange,
 }

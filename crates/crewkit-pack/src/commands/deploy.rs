@@ -170,7 +170,8 @@ impl Pack {
                 } else {
                     ManifestChange::Keep
                 };
-                RootChange { target: root.target.name().to_owned(), path: root.path.clone(), manifest }
+                let (target, path) = (root.target.name().to_owned(), root.path.clone());
+                RootChange { target, path, seen: state.manifest.clone(), manifest }
             })
             .collect();
         let file_change = |change: &Change| FileChange {

@@ -128,11 +128,8 @@ impl Pack {
             match what {
                 Explain::Plan => {
                     let changes = plan.changes.iter().map(|change| {
-                        let listed = states.get(change.root).and_then(|state| state.manifest.as_ref());
-                        let formerly = listed
-                            .and_then(|manifest| manifest.files.iter().find(|file| file.path == change.path))
-                            .map(|file| file.module_ids.clone())
-                            .unwrap_or_default();
+                        let listed = states.get(change.root).and_then(|state| state.listed(&change.path));
+                        let formerly = listed.map(|file| file.module_ids.clone()).unwrap_or_default();
                         view::explained(plan, change, desired, &formerly)
                     });
                     data.insert("changes".to_owned(), changes.collect());

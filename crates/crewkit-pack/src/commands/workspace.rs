@@ -165,7 +165,7 @@ impl Pack {
             let is_there = |dir: &RootDir<RealFs>| {
                 RealFs::default().stat(dir.handle(), &name).is_ok_and(|stat| stat.is_some())
             };
-            if state.manifest.is_some() && state.dir.as_ref().is_some_and(is_there) {
+            if state.manifest.is_some() && state.at.dir().is_some_and(is_there) {
                 found.unchanged.push(root.path.join(name));
             }
         }
@@ -191,7 +191,7 @@ fn computed(session: &Session<'_>, warnings: &mut Vec<String>) -> Result<(Comput
         let files = std::mem::take(&mut root.files);
         let found = std::mem::take(&mut state.found);
         for (file, found) in files.into_iter().zip(found) {
-            if is_theirs(file.entry(), found, state.manages(&file.path)) {
+            if is_theirs(file.entry(), found.observed, state.manages(&file.path)) {
                 left_alone.push(root.path.join(file.path.as_path()));
             } else {
                 root.files.push(file);
@@ -217,14 +217,9 @@ fn drift(desired: &Desired, states: &[RootState]) -> KitDrift {
     let mut drift = KitDrift::default();
     for (root, state) in desired.roots.iter().zip(states) {
         for file in state.manifest.iter().flat_map(|manifest| &manifest.files) {
-            let at = root.files.binary_search_by(|wanted| wanted.path.cmp(&file.path)).ok();
-            let found = at.and_then(|at| state.found.get(at)).or_else(|| {
-                let undesired = state.undesired.iter().find(|(path, _)| *path == file.path);
-                undesired.map(|(_, found)| found)
-            });
             let place = root.path.join(file.path.as_path());
-            match found {
-                Some(Observed::Entry(found)) if plan::is_satisfied(file.entry(), *found) => {
+            match state.found(root, &file.path) {
+                Some(Observed::Entry(found)) if plan::is_satisfied(file.entry(), found) => {
                     drift.unchanged.push(place);
                 }
                 Some(Observed::Absent) => drift.missing.push(place),

@@ -7,6 +7,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::path::RelPath;
 
 pub(crate) mod paths;
@@ -54,7 +56,21 @@ pub struct Stat {
     pub changed: i128,
 }
 
+/// Which directory it is, whatever path led to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DirId {
+    /// The file system it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
 impl Stat {
+    /// Which directory it is about.
+    pub fn identity(&self) -> DirId {
+        DirId { device: self.device, inode: self.inode }
+    }
+
     /// Whether its owner may execute it.
     pub fn is_executable(&self) -> bool {
         self.mode & 0o100 != 0
@@ -128,8 +144,8 @@ pub trait Fs: Send + Sync {
     fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
     /// Opens the directory `path` below `dir`; a link on the way is [`io::ErrorKind::NotADirectory`].
     fn open_dir(&self, dir: &Self::Dir, path: &RelPath) -> io::Result<Self::Dir>;
-    /// The number of the file system `dir` is on.
-    fn device(&self, dir: &Self::Dir) -> io::Result<u64>;
+    /// Which directory `dir` is.
+    fn identity(&self, dir: &Self::Dir) -> io::Result<DirId>;
     /// What `name` is; nothing when it is absent.
     fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>>;
     /// The names in `dir`, except those that are not UTF-8.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{EXCHANGE_SUFFIX, FileKind, Fs, Mode, Rename, Space, Stat};
+use super::{DirId, EXCHANGE_SUFFIX, FileKind, Fs, Mode, Rename, Space, Stat};
+use crate::hash::Digest;
 use crate::path::RelPath;
 
 /// The file system of the machine, by paths.
@@ -155,8 +156,11 @@ impl Fs for PathFs {
         Ok(current.into())
     }
 
-    fn device(&self, dir: &Self::Dir) -> io::Result<u64> {
-        fs::metadata(dir).map(|metadata| stat_from(&metadata).device)
+    fn identity(&self, dir: &Self::Dir) -> io::Result<DirId> {
+        // The path has no links in it, so it stands for the directory where nothing better does.
+        let path = Digest::of(dir.as_os_str().as_encoded_bytes());
+        let inode = path.as_bytes().iter().take(8).fold(0, |inode, byte| inode << 8 | u64::from(*byte));
+        fs::metadata(dir).map(|metadata| DirId { device: stat_from(&metadata).device, inode })
     }
 
     fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{self as sys, AtFlags, FileType, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::{FileKind, Fs, Mode, Rename, Space, Stat};
+use super::{DirId, FileKind, Fs, Mode, Rename, Space, Stat};
 use crate::path::RelPath;
 
 /// The file system of the machine.
@@ -151,8 +151,8 @@ impl Fs for UnixFs {
         Ok(Arc::new(Self::open_dir_by_steps(dir, path).map_err(not_a_directory)?))
     }
 
-    fn device(&self, dir: &Self::Dir) -> io::Result<u64> {
-        Ok(stat_from(&sys::fstat(dir)?).device)
+    fn identity(&self, dir: &Self::Dir) -> io::Result<DirId> {
+        Ok(stat_from(&sys::fstat(dir)?).identity())
     }
 
     fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>> {

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use crewkit_core::Code;
 
+use crate::entry::Observed;
 use crate::error::PackError;
+use crate::fs::DirId;
 
 #[cfg(any(not(unix), test))]
 #[cfg_attr(unix, expect(dead_code, reason = "compared with the other one in tests, used elsewhere"))]
@@ -30,6 +32,25 @@ pub(crate) enum Next {
     Descend,
     /// Leave it alone.
     Skip,
+}
+
+/// What to do about a link or a file in the place of a directory on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InTheWay {
+    /// It is an error: something shall be written there.
+    Refuse,
+    /// What lies behind it is not ours, so nothing of ours is there.
+    IsAbsent,
+}
+
+/// What is at a place, and which place that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) observed: Observed,
+    /// The nearest directory above it that exists.
+    pub(crate) above: DirId,
+    /// Where in its path the way from there begins.
+    pub(crate) rest: usize,
 }
 
 /// A file is where a directory is needed.

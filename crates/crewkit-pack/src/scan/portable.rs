@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crewkit_core::Limits;
 
-use super::{Next, escape, not_a_directory, too_deep};
+use super::{Found, InTheWay, Next, escape, not_a_directory, too_deep};
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
 use crate::fs::paths::stat_from;
@@ -152,48 +152,52 @@ impl<'a> Base<'a> {
 pub(crate) fn observe<'a>(
     root: &RootDir<PathFs>,
     paths: impl IntoIterator<Item = &'a RelPath>,
+    in_the_way: InTheWay,
     _cache: &HashCache,
-) -> Result<Vec<Observed>> {
-    let root = root.handle();
-    paths.into_iter().map(|path| observe_one(root, path)).collect()
+) -> Result<Vec<Found>> {
+    paths.into_iter().map(|path| observe_one(root.handle(), path, in_the_way)).collect()
 }
 
-fn observe_one(root: &Path, path: &RelPath) -> Result<Observed> {
+fn observe_one(root: &Path, path: &RelPath, in_the_way: InTheWay) -> Result<Found> {
     let look = |place: &Path| {
         let metadata = found(fs::symlink_metadata(place));
         let metadata = metadata.map_err(|error| PackError::io("read", place, error))?;
         Ok::<_, PackError>(metadata.map(|metadata| stat_from(&metadata)))
     };
-    let mut above = root.to_owned();
+    let disk = PathFs::default();
+    let answer = |above: &Path, rest: usize, observed: Observed| {
+        let id = disk.identity(&above.into()).map_err(|error| PackError::io("look at", above, error))?;
+        Ok(Found { observed, above: id, rest })
+    };
+    let (mut above, mut rest) = (root.to_owned(), 0);
     if let Some(parent) = path.parent() {
         for component in parent.components() {
-            above.push(component);
-            match look(&above)?.map(|stat| stat.kind) {
-                None => return Ok(Observed::Absent),
-                Some(FileKind::Directory) => {}
-                Some(FileKind::Symlink) => return Err(escape(root, &above)),
-                Some(FileKind::File | FileKind::Special) => return Err(not_a_directory(&above)),
+            let next = above.join(component);
+            match (look(&next)?.map(|stat| stat.kind), in_the_way) {
+                (Some(FileKind::Directory), _) => above = next,
+                (None, _) | (_, InTheWay::IsAbsent) => return answer(&above, rest, Observed::Absent),
+                (Some(FileKind::Symlink), _) => return Err(escape(root, &next)),
+                (Some(FileKind::File | FileKind::Special), _) => return Err(not_a_directory(&next)),
             }
+            rest += component.len() + 1;
         }
     }
     let place = root.join(path.as_path());
     let fail = |error: io::Error| PackError::io("read", &place, error);
-    let Some(stat) = look(&place)? else { return Ok(Observed::Absent) };
-    Ok(match stat.kind {
+    let Some(stat) = look(&place)? else { return answer(&above, rest, Observed::Absent) };
+    let observed = match stat.kind {
         FileKind::Directory => Observed::Directory,
         FileKind::Special => Observed::Special,
         FileKind::Symlink => {
-            let disk = PathFs::default();
-            let dir = crate::fs::open_path(&disk, &above).map_err(fail)?;
-            let text = disk.read_link(&dir, path.name()).map_err(fail)?;
+            let text = disk.read_link(&above.as_path().into(), path.name()).map_err(fail)?;
             Observed::Entry(Entry::new(Digest::of(&text), EntryKind::Symlink))
         }
         FileKind::File => {
             let sha256 = File::open(&place).and_then(|file| crate::hash_cache::hash_stream(&file, stat.size));
-            let sha256 = sha256.map_err(fail)?;
-            Observed::Entry(Entry::found(sha256, &stat))
+            Observed::Entry(Entry::found(sha256.map_err(fail)?, &stat))
         }
-    })
+    };
+    answer(&above, rest, observed)
 }
 
 /// What is known about an open file.
@@ -267,10 +271,18 @@ mod tests {
         let dir = tree();
         let cache = HashCache::in_memory(Arc::new(std::time::SystemTime::now));
         let (portable, real) = roots(dir.path());
-        for path in ["a", "b/c/d", "b/c", "empty", "empty/x", "link", "nothing/x", "a/x", "dir-link/e"] {
+        let paths = ["a", "b/c/d", "b/c", "empty", "empty/x", "link", "nothing/x", "a/x", "dir-link/e"];
+        for (path, how) in
+            paths.iter().flat_map(|path| [(path, InTheWay::Refuse), (path, InTheWay::IsAbsent)])
+        {
             let path = RelPath::new(path).unwrap();
-            let told = |observed: Result<Vec<Observed>>| observed.map_err(|error| error.to_string());
-            let (here, there) = (observe(&portable, [&path], &cache), unix::observe(&real, [&path], &cache));
+            // The number of a directory differs: one is the system's, the other stands for its path.
+            let told = |found: Result<Vec<Found>>| {
+                let found = found.map_err(|error| error.to_string())?;
+                Ok::<_, String>((found[0].observed, found[0].rest))
+            };
+            let (here, there) =
+                (observe(&portable, [&path], how, &cache), unix::observe(&real, [&path], how, &cache));
             assert_eq!(told(here), told(there), "{path}");
         }
     }

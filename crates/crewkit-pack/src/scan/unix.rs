@@ -11,11 +11,11 @@ use crewkit_core::Limits;
 use rustix::fs::{self as sys, AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::{Next, escape, not_a_directory, too_deep};
+use super::{Found, InTheWay, Next, escape, not_a_directory, too_deep};
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::error::{PackError, Result};
 use crate::fs::unix::{UnixFs, kind_from, kind_of, stat_from};
-use crate::fs::{FileKind, Stat};
+use crate::fs::{DirId, FileKind, Stat};
 use crate::hash::Digest;
 use crate::hash_cache::{HashCache, Names};
 use crate::path::RelPath;
@@ -382,10 +382,12 @@ impl<'a, V: FnMut(&Item<'_>) -> Result<Next>> Walk<'a, V> {
 pub(crate) fn observe<'a>(
     root: &RootDir<UnixFs>,
     paths: impl IntoIterator<Item = &'a RelPath>,
+    in_the_way: InTheWay,
     cache: &HashCache,
-) -> Result<Vec<Observed>> {
+) -> Result<Vec<Found>> {
     let dir = root.handle().as_fd();
-    let mut prober = Prober { root: root.path(), dir, levels: Vec::new(), at: String::new() };
+    let id = stat_of(dir).map_err(|error| PackError::io("look at", root.path(), error))?.identity();
+    let mut prober = Prober { root: root.path(), dir, id, in_the_way, levels: Vec::new(), at: String::new() };
     paths.into_iter().map(|path| prober.observe(path, cache)).collect()
 }
 
@@ -394,6 +396,8 @@ pub(crate) fn observe<'a>(
 struct Prober<'a> {
     root: &'a Path,
     dir: BorrowedFd<'a>,
+    id: DirId,
+    in_the_way: InTheWay,
     /// The directories on the way to `at`, from the top.
     levels: Vec<Level>,
     at: String,
@@ -402,16 +406,23 @@ struct Prober<'a> {
 struct Level {
     /// Length of its path.
     end: usize,
-    exists: bool,
+    /// Nothing when it does not exist.
+    id: Option<DirId>,
 }
 
 impl Prober<'_> {
-    fn observe(&mut self, path: &RelPath, cache: &HashCache) -> Result<Observed> {
+    fn observe(&mut self, path: &RelPath, cache: &HashCache) -> Result<Found> {
         let parent = path.as_str().rsplit_once('/').map_or("", |(parent, _)| parent);
         self.enter(parent)?;
-        if self.levels.last().is_some_and(|level| !level.exists) {
-            return Ok(Observed::Absent);
-        }
+        let nearest = self.levels.iter().rev().find_map(|level| Some((level.id?, level.end + 1)));
+        let (above, rest) = nearest.unwrap_or((self.id, 0));
+        let is_there = self.levels.last().is_none_or(|level| level.id.is_some());
+        let observed = if is_there { self.look(path, cache)? } else { Observed::Absent };
+        Ok(Found { observed, above, rest })
+    }
+
+    /// What is at a place whose directory is there.
+    fn look(&self, path: &RelPath, cache: &HashCache) -> Result<Observed> {
         let fail = |error: io::Error| PackError::io("read", &self.root.join(path.as_path()), error);
         let stat = match sys::statat(self.dir, path.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat_from(&stat),
@@ -452,23 +463,25 @@ impl Prober<'_> {
             let from = if end == 0 { 0 } else { end + 1 };
             let rest = parent.get(from..).unwrap_or_default();
             end = from + rest.split('/').next().unwrap_or_default().len();
-            let above = self.levels.last().is_none_or(|level| level.exists);
-            let exists = above && self.is_directory(parent.get(..end).unwrap_or_default())?;
-            self.levels.push(Level { end, exists });
+            let above = self.levels.last().is_none_or(|level| level.id.is_some());
+            let id = if above { self.directory(parent.get(..end).unwrap_or_default())? } else { None };
+            self.levels.push(Level { end, id });
         }
         Ok(())
     }
 
-    fn is_directory(&self, path: &str) -> Result<bool> {
+    fn directory(&self, path: &str) -> Result<Option<DirId>> {
         let place = || self.root.join(path);
-        match sys::statat(self.dir, path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => match kind_of(stat.st_mode) {
-                FileKind::Directory => Ok(true),
-                FileKind::Symlink => Err(escape(self.root, &place())),
-                FileKind::File | FileKind::Special => Err(not_a_directory(&place())),
-            },
-            Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(PackError::io("open directory", &place(), error.into())),
+        let stat = match sys::statat(self.dir, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat_from(&stat),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(PackError::io("open directory", &place(), error.into())),
+        };
+        match (stat.kind, self.in_the_way) {
+            (FileKind::Directory, _) => Ok(Some(stat.identity())),
+            (_, InTheWay::IsAbsent) => Ok(None),
+            (FileKind::Symlink, _) => Err(escape(self.root, &place())),
+            (FileKind::File | FileKind::Special, _) => Err(not_a_directory(&place())),
         }
     }
 }
@@ -513,7 +526,7 @@ mod tests {
     fn observed(root: &Path, path: &str) -> Result<Observed> {
         let cache = HashCache::in_memory(Arc::new(SystemTime::now));
         let Some(root) = RootDir::open(&UnixFs::default(), root, None)? else { return Ok(Observed::Absent) };
-        Ok(observe(&root, [&RelPath::new(path).unwrap()], &cache)?.remove(0))
+        Ok(observe(&root, [&RelPath::new(path).unwrap()], InTheWay::Refuse, &cache)?.remove(0).observed)
     }
 
     #[test]
@@ -528,11 +541,11 @@ mod tests {
         let paths: Vec<_> = paths.iter().map(|path| RelPath::new(*path).unwrap()).collect();
         let cache = HashCache::in_memory(Arc::new(SystemTime::now));
         let opened = RootDir::open(&UnixFs::default(), root, None).unwrap().unwrap();
-        let all = observe(&opened, &paths, &cache).unwrap();
+        let all = observe(&opened, &paths, InTheWay::Refuse, &cache).unwrap();
         for (path, found) in paths.iter().zip(all) {
-            assert_eq!(found, observed(root, path.as_str()).unwrap(), "{path}");
+            assert_eq!(found.observed, observed(root, path.as_str()).unwrap(), "{path}");
             let want = std::fs::read(root.join(path.as_path())).ok().map(|bytes| Digest::of(&bytes));
-            assert_eq!(found.entry().map(|entry| entry.sha256), want, "{path}");
+            assert_eq!(found.observed.entry().map(|entry| entry.sha256), want, "{path}");
         }
     }
 

@@ -11,13 +11,13 @@ use super::survey::{Presence, Survey, Volume, check, room};
 use super::written::Written;
 use super::{Content, NewFile, Request, TxnError};
 use crate::blobs::Blobs;
-use crate::entry::{Entry, EntryKind, Observed};
-use crate::fs::{Fs, Mode};
+use crate::entry::{Entry, EntryKind};
+use crate::fs::{DirId, Fs, Mode};
 use crate::hash::Digest;
 use crate::journal::{Action, Journal, STAGED_PREFIX, Step, TreeFile};
 use crate::managed;
 use crate::path::RelPath;
-use crate::place::{Anchors, Place, locate};
+use crate::place::{Anchors, Place, PlaceId};
 use crate::snapshot::{self, Header};
 
 /// A transaction that may begin.
@@ -117,6 +117,7 @@ pub(super) struct Store<'a, F: Fs> {
 /// A place with what was and what shall be there.
 pub(super) struct Work<'a> {
     pub(super) place: Place,
+    pub(super) id: PlaceId,
     /// The path the request names, below its root.
     pub(super) asked: Option<&'a RelPath>,
     pub(super) before: Option<Entry>,
@@ -137,13 +138,18 @@ pub(super) fn prepare<'a, F: Fs>(
     let state = anchors.add(store.base_path.clone(), store.base.clone());
     let mut roots = Vec::with_capacity(request.roots.len());
     for root in &request.roots {
-        let at = locate(store.fs, &root.path, store.boundary.as_deref(), &mut anchors)?;
-        roots.push(read_root(store.fs, at, root, &anchors)?);
+        let at = anchors.locate(store.fs, &root.path, store.boundary.as_deref())?;
+        let read = read_root(store.fs, at, root, &anchors)?;
+        if read.old != root.seen {
+            let path = root.path.join(managed::file_name(&root.target));
+            return Err(TxnError::Changed { path, found: "it is not the manifest the plan was made from" });
+        }
+        roots.push(read);
     }
     let above = anchors_above(store.fs, request, &roots, &mut anchors)?;
 
     let mut survey = Survey::new(store.fs, &anchors);
-    let mut works = works_of_changes(request, &roots, &anchors)?;
+    let mut works = works_of_changes(&mut survey, request, &roots)?;
     check(&mut survey, &works)?;
     let plan = plan_roots(&mut survey, request, &roots, &above, &store.next_id)?;
     works.retain(|work| work.before != work.after.as_ref().map(New::entry));
@@ -152,7 +158,7 @@ pub(super) fn prepare<'a, F: Fs>(
     }
 
     let keep = contents_to_keep(store, &mut survey, &works, &plan.manifests, &plan.newly_managed)?;
-    let snapshot = snapshot_work(store, request, &roots, plan.records, state)?;
+    let snapshot = snapshot_work(store, &mut survey, request, &roots, plan.records, state)?;
     let mut builder = Builder::new(store, works.len() + plan.manifests.len() + 1);
     let new_contents = works.iter().any(|work| work.store && builder.is_new(work.after.as_ref()));
     let pack = if keep.is_empty() && !new_contents { None } else { Some(builder.pack(store, state)?) };
@@ -197,6 +203,7 @@ fn state_place<F: Fs>(store: &Store<'_, F>, anchor: usize, path: String) -> Resu
 /// The snapshot, as one more file to create.
 fn snapshot_work<'a, F: Fs>(
     store: &Store<'_, F>,
+    survey: &mut Survey<'_, F>,
     request: &Request,
     roots: &[Root],
     records: Vec<Record<'a>>,
@@ -220,14 +227,16 @@ fn snapshot_work<'a, F: Fs>(
             .map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
     let after = Some(New::Written(Arc::new(written)));
     let place = state_place(store, state, format!("snapshots/{}{}", store.next_id, snapshot::ENDING))?;
-    Ok(Work { place, asked: None, before: None, after, keep: false, store: false, private: true })
+    let id = survey.id(&place)?;
+    Ok(Work { place, id, asked: None, before: None, after, keep: false, store: false, private: true })
 }
 
 fn works_of_changes<'a, F: Fs>(
+    survey: &mut Survey<'_, F>,
     request: &'a Request,
     roots: &[Root],
-    anchors: &Anchors<F>,
 ) -> Result<Vec<Work<'a>>, TxnError> {
+    let anchors = survey.anchors;
     let mut works: Vec<Work<'a>> = Vec::with_capacity(request.changes.len());
     for change in &request.changes {
         let root =
@@ -239,14 +248,14 @@ fn works_of_changes<'a, F: Fs>(
             return Err(TxnError::BadPath { path: anchors.shown(&place), reason });
         }
         let after = change.after.as_ref().map(New::Asked);
-        let (asked, before) = (Some(&change.path), change.before);
-        works.push(Work { place, asked, before, after, keep: true, store: true, private: false });
+        let (id, asked, before) = (survey.id(&place)?, Some(&change.path), change.before);
+        works.push(Work { place, id, asked, before, after, keep: true, store: true, private: false });
     }
-    // Two roots can lie in each other, so that a place has two names.
-    works.sort_by(|a, b| anchors.compare(&a.place, &b.place));
+    // A place can have several names.
+    works.sort_by(|a, b| a.id.cmp(&b.id));
     let mut twice = None;
     works.dedup_by(|second, first| {
-        if anchors.compare(&first.place, &second.place).is_ne() {
+        if first.id != second.id {
             return false;
         }
         let after = |work: &Work<'_>| work.after.as_ref().map(New::entry);
@@ -267,7 +276,7 @@ fn contents_to_keep<F: Fs>(
     survey: &mut Survey<'_, F>,
     works: &[Work<'_>],
     manifests: &[Work<'_>],
-    newly_managed: &[Place],
+    newly_managed: &[(Place, Entry)],
 ) -> Result<Vec<Keep>, TxnError> {
     let mut keep = Vec::new();
     let mut seen = HashSet::new();
@@ -278,11 +287,14 @@ fn contents_to_keep<F: Fs>(
             keep.push(Keep { at: work.place.clone(), entry });
         }
     }
-    for place in newly_managed {
-        if let Observed::Entry(entry) = survey.observe(place)?
-            && !store.blobs.contains(&entry.sha256)
-            && seen.insert(entry.sha256)
-        {
+    for (place, planned) in newly_managed {
+        // A manifest must not list what is not there.
+        let Some(entry) = survey.observe(place)?.entry().filter(|entry| entry.sha256 == planned.sha256)
+        else {
+            let path = survey.anchors.shown(place);
+            return Err(TxnError::Changed { path, found: "it has other content" });
+        };
+        if !store.blobs.contains(&entry.sha256) && seen.insert(entry.sha256) {
             keep.push(Keep { at: place.clone(), entry });
         }
     }
@@ -356,22 +368,21 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
         works: &[Work<'r>],
         manifests: &[Work<'r>],
     ) -> Result<(), TxnError> {
-        let mut trees: BTreeMap<PathBuf, (Place, Vec<&Work<'r>>)> = BTreeMap::new();
+        let mut trees: BTreeMap<(DirId, &str), (Place, Vec<&Work<'r>>)> = BTreeMap::new();
         for work in works.iter().chain(manifests).filter(|work| work.after.is_some()) {
             let presence = survey.presence(work.place.anchor, work.place.path.parent())?;
-            if let Presence::Missing { top } = presence {
-                let shown = survey.anchors.shown(&top);
-                trees.entry(shown).or_insert_with(|| (top, Vec::new())).1.push(work);
+            if let Presence::Missing { above, top } = presence {
+                let name = work.id.path.split('/').next().unwrap_or_default();
+                trees.entry((above, name)).or_insert_with(|| (top, Vec::new())).1.push(work);
             }
         }
-        for (shown, (place, works)) in trees {
-            let device = survey.device_for(&place)?;
+        for ((DirId { device, .. }, _), (place, works)) in trees {
             let staged = self.next_staged();
             let staged_at = sibling(&place, &staged)?;
             let mut dirs = BTreeSet::new();
             let mut files = Vec::with_capacity(works.len());
             for work in works {
-                let path = below(survey.anchors, &place, &shown, work)?;
+                let path = below(work)?;
                 let mut parent = path.parent();
                 while let Some(dir) = parent {
                     parent = dir.parent();
@@ -401,7 +412,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
         'r: 'w,
     {
         for work in works {
-            if survey.presence(work.place.anchor, work.place.path.parent())? != Presence::Present {
+            if survey.presence(work.place.anchor, work.place.path.parent())?.is_missing() {
                 continue;
             }
             let action = match (work.before, work.after.as_ref().map(New::entry)) {
@@ -411,8 +422,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
                 (None, None) => continue,
             };
             let staged = self.next_staged();
-            let device = survey.device_for(&work.place)?;
-            self.item(Staged::Beside(sibling(&work.place, &staged)?), work, device);
+            self.item(Staged::Beside(sibling(&work.place, &staged)?), work, work.id.dir.device);
             self.steps.push(Step { place: work.place.clone(), staged, action });
         }
         Ok(())
@@ -437,27 +447,15 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
     }
 }
 
-/// Where a file is in the tree at `top`, which is shown as `shown`.
-fn below<F: Fs>(
-    anchors: &Anchors<F>,
-    top: &Place,
-    shown: &Path,
-    work: &Work<'_>,
-) -> Result<RelPath, TxnError> {
-    let place = &work.place;
+/// Where a file is in the tree that appears with it.
+fn below(work: &Work<'_>) -> Result<RelPath, TxnError> {
     let outside = || TxnError::Bug("a file outside its tree".to_owned());
-    if top.anchor == place.anchor {
-        let rest = place.path.as_str().strip_prefix(top.path.as_str());
-        let rest = rest.and_then(|rest| rest.strip_prefix('/')).ok_or_else(outside)?;
-        // Mostly the path that was asked for: then it is shared.
-        return match work.asked {
-            Some(asked) if asked.as_str() == rest => Ok(asked.clone()),
-            _ => RelPath::new(rest).map_err(|_| outside()),
-        };
+    let (_, rest) = work.id.path.split_once('/').ok_or_else(outside)?;
+    // Mostly the path that was asked for: then it is shared.
+    match work.asked {
+        Some(asked) if asked.as_str() == rest => Ok(asked.clone()),
+        _ => RelPath::new(rest).map_err(|_| outside()),
     }
-    let place = anchors.shown(place);
-    let rest = place.strip_prefix(shown).map_err(|_| outside())?;
-    RelPath::from_path(rest).map_err(|_| outside())
 }
 
 /// The place of another name in the same directory.

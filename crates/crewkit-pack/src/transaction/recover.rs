@@ -88,7 +88,7 @@ fn sync_volumes<F: Fs>(fs: &F, anchors: &Anchors<F>) -> Result<(), TxnError> {
     let mut done = Vec::new();
     for (path, dir) in anchors.paths.iter().zip(&anchors.dirs) {
         let Some(dir) = dir else { continue };
-        let device = fs.device(dir).map_err(TxnError::at("look at", path))?;
+        let device = fs.identity(dir).map_err(TxnError::at("look at", path))?.device;
         if !done.contains(&device) {
             fs.sync_all(dir).map_err(TxnError::at("sync the file system of", path))?;
             done.push(device);

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::prepare::{New, Work};
 use super::survey::{Presence, Survey};
 use super::written::Written;
-use super::{FileChange, ManifestChange, Request, RootChange, SnapshotKind, TxnError};
-use crate::entry::{Entry, EntryKind, Observed, read_all};
+use super::{FileChange, ManifestChange, Request, RootChange, TxnError};
+use crate::entry::{Entry, EntryKind, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
 use crate::managed::{self, CreatedDirs, ManagedFile, TargetManifest};
 use crate::path::RelPath;
-use crate::place::{Anchors, Place, RootAt, RootDir};
-use crate::snapshot::{self, Change, SnapshotRoot, WasManaged};
+use crate::place::{Anchors, Place, RootAt};
+use crate::snapshot::{Change, SnapshotRoot, WasManaged};
 
 /// A root with what was read of its manifest.
 pub(super) struct Root {
@@ -37,8 +37,8 @@ pub(super) struct RootsPlan<'a> {
     pub(super) records: Vec<Record<'a>>,
     /// Directories to remove if they are empty afterwards.
     pub(super) remove_dirs: BTreeSet<Place>,
-    /// Files that are managed from now on without being written.
-    pub(super) newly_managed: Vec<Place>,
+    /// Files that are managed from now on without being written, and what the plan saw there.
+    pub(super) newly_managed: Vec<(Place, Entry)>,
 }
 
 /// Plans the manifests of all roots.
@@ -63,27 +63,20 @@ pub(super) fn plan_roots<'a, F: Fs>(
         {
             all.remove_dirs.extend(dirs_above(anchors, root, anchor, old.created.above));
         }
-        if let Some(work) = manifest_work(root, &change.target, &plan, request.now.to_string())? {
+        if let Some(work) = manifest_work(survey, root, &change.target, &plan, request.now.to_string())? {
             // A root can have two names; its manifest is one.
             let entry = |work: &Work<'_>| work.after.as_ref().map(New::entry);
-            match all.manifests.iter().find(|known| anchors.compare(&known.place, &work.place).is_eq()) {
+            match all.manifests.iter().find(|known| known.id == work.id) {
                 Some(known) if entry(known) == entry(&work) => {}
                 Some(_) => return Err(TxnError::Twice { path: anchors.shown(&work.place) }),
                 None => all.manifests.push(work),
             }
         }
         let record = Record::new(index, root, plan.new, files);
-        if request.kind != SnapshotKind::Rollback {
-            check_released(survey, root, &record, &change.path)?;
-        }
-        for path in record.newly_managed() {
-            all.newly_managed.push(root_place(root, path, &change.path)?);
+        for (path, entry) in record.newly_managed() {
+            all.newly_managed.push((root_place(root, path, &change.path)?, entry));
         }
         all.records.push(record);
-    }
-    // The directories of manifests may be looked at for the first time here.
-    for work in &all.manifests {
-        survey.presence(work.place.anchor, work.place.path.parent())?;
     }
     Ok(all)
 }
@@ -111,7 +104,7 @@ pub(super) fn read_root<F: Fs>(
     change: &RootChange,
     anchors: &Anchors<F>,
 ) -> Result<Root, TxnError> {
-    let RootChange { target, path, manifest } = change;
+    let RootChange { target, path, manifest, .. } = change;
     let name = managed::file_name(target);
     RelPath::new(name.as_str()).map_err(|error| TxnError::bad_path(path, &error))?;
     let (None, Some(dir)) = (&at.missing, &anchors.dirs[at.anchor]) else {
@@ -121,8 +114,8 @@ pub(super) fn read_root<F: Fs>(
     let stat = fs.stat(dir, &name).map_err(TxnError::at("look at", &shown))?;
     match stat.map(|stat| (stat.kind, stat)) {
         None => {
-            let root = RootDir::new(dir.clone(), path.clone());
-            let read = managed::read(fs, Some(&root), target).map_err(TxnError::at("read", &shown))?;
+            let read = managed::read_sharing(fs, dir, path, target, |_| None);
+            let read = read.map_err(TxnError::at("read", &shown))?;
             Ok(Root { at, old: read.manifest, file: None, foreign: false })
         }
         Some((FileKind::File, stat)) => {
@@ -201,7 +194,7 @@ fn directories_made<F: Fs>(
 ) -> Result<CreatedDirs, TxnError> {
     let mut made = CreatedDirs::default();
     if let Some(missing) = &root.at.missing
-        && let Presence::Missing { top } = survey.presence(root.at.anchor, Some(missing.clone()))?
+        && let Presence::Missing { top, .. } = survey.presence(root.at.anchor, Some(missing.clone()))?
     {
         let levels = 1 + missing.components().count() - top.path.components().count();
         made.above = u32::try_from(levels).unwrap_or(u32::MAX);
@@ -213,7 +206,7 @@ fn directories_made<F: Fs>(
                 break;
             }
             let place = root_place(root, &dir, Path::new(""))?;
-            if survey.presence(place.anchor, Some(place.path))? == Presence::Present {
+            if !survey.presence(place.anchor, Some(place.path))?.is_missing() {
                 break;
             }
             parent = dir.parent();
@@ -293,7 +286,8 @@ fn plan_manifest(
     ManifestPlan { new: Some(Arc::new(new)), touched, remove_dirs }
 }
 
-fn manifest_work<'a>(
+fn manifest_work<'a, F: Fs>(
+    survey: &mut Survey<'_, F>,
     root: &Root,
     target: &str,
     plan: &ManifestPlan,
@@ -313,8 +307,8 @@ fn manifest_work<'a>(
             Some(New::Written(Arc::new(written)))
         }
     };
-    let before = root.file;
-    Ok(Some(Work { place, asked: None, before, after, keep: root.foreign, store: false, private: false }))
+    let (id, before) = (survey.id(&place)?, root.file);
+    Ok(Some(Work { place, id, asked: None, before, after, keep: root.foreign, store: false, private: false }))
 }
 
 /// What the snapshot says about a root.
@@ -364,12 +358,11 @@ impl<'a> Record<'a> {
     }
 
     /// Files that become managed without being written.
-    fn newly_managed(&self) -> impl Iterator<Item = &RelPath> {
-        let is_new = |change: &&Change| {
-            let was = change.was_managed.as_ref().map(|was| was.sha256);
-            change.managed && was != change.after.map(|after| after.sha256)
-        };
-        self.others.iter().filter(is_new).map(|change| &change.path)
+    fn newly_managed(&self) -> impl Iterator<Item = (&RelPath, Entry)> {
+        self.others.iter().filter_map(|change| {
+            let (was, is) = (change.was_managed.as_ref().map(|was| was.sha256), change.after?);
+            (change.managed && was != Some(is.sha256)).then_some((&change.path, is))
+        })
     }
 
     /// All changes, sorted by path; made anew each time, because there can be many.
@@ -421,25 +414,4 @@ fn side_by_side<'a>(
         let is = if order.is_ge() { new.next() } else { None };
         Some((was, is))
     })
-}
-
-/// A file that leaves the manifest is deleted or already gone. One that is still there was unknown to the plan,
-/// which then is older than the manifest.
-fn check_released<F: Fs>(
-    survey: &mut Survey<'_, F>,
-    root: &Root,
-    record: &Record<'_>,
-    shown: &Path,
-) -> Result<(), TxnError> {
-    let released = |change: &Change| change.op() == snapshot::Op::Manage && !change.managed;
-    for change in record.changes().filter(released) {
-        let place = root_place(root, &change.path, shown)?;
-        if survey.observe(&place)? != Observed::Absent {
-            return Err(TxnError::Changed {
-                path: shown.join(change.path.as_path()),
-                found: "it is managed, which the plan did not know",
-            });
-        }
-    }
-    Ok(())
 }

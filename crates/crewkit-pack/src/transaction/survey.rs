@@ -7,15 +7,21 @@ use std::path::{Path, PathBuf};
 use super::TxnError;
 use super::prepare::Work;
 use crate::entry::{Observed, observe};
-use crate::fs::Fs;
+use crate::fs::{DirId, Fs};
 use crate::path::RelPath;
-use crate::place::{Anchors, Dirs, Place};
+use crate::place::{Anchors, Dirs, Place, PlaceId};
 
-/// Whether a directory is there, or which of its ancestors is the topmost missing one.
+/// Which directory is there, or which of its ancestors is the topmost missing one and in which directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Presence {
-    Present,
-    Missing { top: Place },
+    Present(DirId),
+    Missing { above: DirId, top: Place },
+}
+
+impl Presence {
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
 }
 
 /// A file system and how much goes onto it.
@@ -57,7 +63,7 @@ impl<'a, F: Fs> Survey<'a, F> {
         let presence = match &key.1 {
             None => self.look(anchor, None)?,
             Some(path) => match self.presence(anchor, path.parent())? {
-                Presence::Present => self.look(anchor, Some(path))?,
+                Presence::Present(above) => self.look(anchor, Some((above, path)))?,
                 missing @ Presence::Missing { .. } => missing,
             },
         };
@@ -65,52 +71,49 @@ impl<'a, F: Fs> Survey<'a, F> {
         Ok(presence)
     }
 
-    fn look(&mut self, anchor: usize, path: Option<&RelPath>) -> Result<Presence, TxnError> {
+    /// Looks at a directory that lies in the one called `above`, or at the anchor.
+    fn look(&mut self, anchor: usize, path: Option<(DirId, &RelPath)>) -> Result<Presence, TxnError> {
         let shown = match path {
-            Some(path) => self.anchors.paths[anchor].join(path.as_path()),
+            Some((_, path)) => self.anchors.paths[anchor].join(path.as_path()),
             None => self.anchors.paths[anchor].clone(),
         };
-        let dir = match self.dirs.dir(anchor, path.cloned()) {
+        let dir = match self.dirs.dir(anchor, path.map(|(_, path)| path.clone())) {
             Ok(dir) => dir,
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 let root = self.anchors.paths[anchor].clone();
                 return Err(TxnError::Blocked { path: shown, root });
             }
             Err(error) => match (error.kind(), path) {
-                (io::ErrorKind::NotFound, Some(path)) => {
-                    return Ok(Presence::Missing { top: Place { anchor, path: path.clone() } });
+                (io::ErrorKind::NotFound, Some((above, path))) => {
+                    return Ok(Presence::Missing { above, top: Place { anchor, path: path.clone() } });
                 }
                 _ => return Err(TxnError::io("open", shown, error)),
             },
         };
-        self.note_volume(&dir, shown)?;
-        Ok(Presence::Present)
-    }
-
-    fn note_volume(&mut self, dir: &F::Dir, shown: PathBuf) -> Result<(), TxnError> {
-        let device = self.fs.device(dir).map_err(TxnError::at("look at", &shown))?;
-        if !self.volumes.iter().any(|volume| volume.device == device) {
-            self.volumes.push(Volume { device, dir: dir.clone(), shown, needed: 0, block: 1 });
+        let id = self.fs.identity(&dir).map_err(TxnError::at("look at", &shown))?;
+        if !self.volumes.iter().any(|volume| volume.device == id.device) {
+            self.volumes.push(Volume { device: id.device, dir, shown, needed: 0, block: 1 });
         }
-        Ok(())
+        Ok(Presence::Present(id))
     }
 
-    /// The file system that what is staged for `place` goes onto.
-    pub(super) fn device_for(&mut self, place: &Place) -> Result<u64, TxnError> {
-        let parent = match self.presence(place.anchor, place.path.parent())? {
-            Presence::Present => place.path.parent(),
-            Presence::Missing { top } => top.path.parent(),
-        };
-        let dir = self.dirs.dir(place.anchor, parent);
-        let device = dir.and_then(|dir| self.fs.device(&dir));
-        device.map_err(|error| TxnError::io("look at", self.anchors.shown(place), error))
+    /// Which place it is, whatever it is called.
+    pub(super) fn id(&mut self, place: &Place) -> Result<PlaceId, TxnError> {
+        Ok(match self.presence(place.anchor, place.path.parent())? {
+            Presence::Present(dir) => PlaceId { dir, path: place.path.name().into() },
+            Presence::Missing { above, top } => {
+                let from = top.path.as_str().len() - top.path.name().len();
+                let path = place.path.as_str().get(from..).unwrap_or_default().into();
+                PlaceId { dir: above, path }
+            }
+        })
     }
 
     /// What is at a place.
     pub(super) fn observe(&mut self, place: &Place) -> Result<Observed, TxnError> {
         match self.presence(place.anchor, place.path.parent())? {
             Presence::Missing { .. } => Ok(Observed::Absent),
-            Presence::Present => {
+            Presence::Present(_) => {
                 let failed = |doing| move |error| (doing, error);
                 let dir = self.dirs.parent(place).map_err(failed("open"));
                 let found =
@@ -157,7 +160,10 @@ pub(super) fn room<F: Fs>(
     stored: u64,
     base: &F::Dir,
 ) -> Result<Vec<Volume<F>>, TxnError> {
-    let state = fs.device(base).map_err(TxnError::at("look at", Path::new("the state directory")))?;
+    let state = fs
+        .identity(base)
+        .map(|id| id.device)
+        .map_err(TxnError::at("look at", Path::new("the state directory")))?;
     for volume in &mut volumes {
         let space = fs.space(&volume.dir).map_err(TxnError::at("ask for the room on", &volume.shown))?;
         volume.block = space.block;

@@ -200,6 +200,23 @@ fn a_plan_that_does_not_know_what_is_managed_is_refused() {
     assert_eq!(fs.tree("/p")["b.md"], file("b"));
 }
 
+/// Stands for a disk that ignores case, which this machine may not be able to mount.
+#[test]
+fn two_spellings_of_one_place_count_once() {
+    let fs = scene();
+    fs.ignore_case();
+    let world = World::new(fs.clone(), "/home", &[("codex", Path::new("/p")), ("zed", Path::new("/P"))]);
+    world.deploy(&[want(&[("a.md", "same")]), want(&[("a.md", "same")])], 1).unwrap();
+    assert_eq!(fs.tree("/p")["a.md"], file("same"));
+    let error = world.deploy(&[want(&[("a.md", "one")]), want(&[("a.md", "two")])], 2).unwrap_err();
+    assert!(matches!(error, TxnError::Twice { .. }), "{error}");
+    // Where the spelling of a file itself differs, nothing is half done.
+    let both = [want(&[("a.md", "same"), ("new.md", "1")]), want(&[("a.md", "same"), ("NEW.md", "2")])];
+    let before = fs.tree("/p");
+    world.deploy(&both, 3).unwrap_err();
+    assert_eq!(fs.tree("/p"), before);
+}
+
 #[test]
 fn two_names_of_one_place_count_once() {
     let fs = scene();

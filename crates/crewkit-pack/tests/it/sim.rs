@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crewkit_pack::fs::{FileKind, Fs, Mode, Rename, Space, Stat};
+use crewkit_pack::fs::{DirId, FileKind, Fs, Mode, Rename, Space, Stat};
 use crewkit_pack::path::RelPath;
 
 const ROOT: u64 = 1;
@@ -40,6 +40,8 @@ struct Disk {
     unsynced_data: BTreeSet<u64>,
     capacity: u64,
     read_only: bool,
+    /// Whether names that differ by case alone are one.
+    case_blind: bool,
 }
 
 /// What goes wrong, and when.
@@ -128,6 +130,7 @@ impl SimFs {
             unsynced_data: BTreeSet::new(),
             capacity: u64::MAX,
             read_only: false,
+            case_blind: false,
         };
         let faults = Faults { calls: 0, fault: Fault::None, reads_count: true };
         let meddler = Arc::new(Mutex::new(None));
@@ -165,6 +168,11 @@ impl SimFs {
 
     pub(crate) fn set_capacity(&self, bytes: u64) {
         self.disk.lock().unwrap().capacity = bytes;
+    }
+
+    /// From now on names that differ by case alone are one.
+    pub(crate) fn ignore_case(&self) {
+        self.disk.lock().unwrap().case_blind = true;
     }
 
     pub(crate) fn set_read_only(&self, read_only: bool) {
@@ -361,7 +369,12 @@ impl Disk {
         self.changed.insert(inode, self.ticks);
     }
 
-    fn names(&mut self, change: Vec<(u64, String, Option<u64>)>) {
+    fn names(&mut self, mut change: Vec<(u64, String, Option<u64>)>) {
+        for (dir, name, _) in &mut change {
+            if let Some((known, _)) = self.named(*dir, name) {
+                known.clone_into(name);
+            }
+        }
         let change = NameChange(change);
         apply(&mut self.inodes, &change);
         self.unsynced_names.push(change);
@@ -372,10 +385,13 @@ impl Disk {
     }
 
     fn entry(&self, dir: u64, name: &str) -> Option<u64> {
-        match self.get(dir) {
-            Some(Inode::Dir(entries)) => entries.get(name).copied(),
-            _ => None,
-        }
+        self.named(dir, name).map(|(_, inode)| inode)
+    }
+
+    fn named(&self, dir: u64, name: &str) -> Option<(&String, u64)> {
+        let Some(Inode::Dir(entries)) = self.get(dir) else { return None };
+        let same = |known: &str| known == name || (self.case_blind && known.eq_ignore_ascii_case(name));
+        entries.iter().find(|(known, _)| same(known)).map(|(known, inode)| (known, *inode))
     }
 
     fn locate(&self, path: &Path) -> io::Result<(u64, PathBuf)> {
@@ -466,8 +482,8 @@ impl Fs for SimFs {
         Ok(at)
     }
 
-    fn device(&self, _dir: &u64) -> io::Result<u64> {
-        self.read().map(|_| 1)
+    fn identity(&self, dir: &u64) -> io::Result<DirId> {
+        self.read().map(|_| DirId { device: 1, inode: *dir })
     }
 
     fn stat(&self, dir: &u64, name: &str) -> io::Result<Option<Stat>> {

@@ -68,6 +68,7 @@ impl<F: Fs> World<F> {
         for (index, ((target, path), want)) in self.roots.iter().zip(wants).enumerate() {
             let root = RootDir::open(fs, path, None)?;
             let old = managed::read(fs, root.as_ref(), target).map_err(failed(path))?.manifest;
+            let seen = old.clone();
             let old: BTreeSet<RelPath> =
                 old.iter().flat_map(|old| old.files.iter().map(|file| file.path.clone())).collect();
             let mut files = Vec::new();
@@ -95,7 +96,7 @@ impl<F: Fs> World<F> {
             }
             let manifest = ManifestChange::Write(files);
             let manifest = if old.is_empty() && want.is_empty() { ManifestChange::Keep } else { manifest };
-            request.roots.push(RootChange { target: target.clone(), path: path.clone(), manifest });
+            request.roots.push(RootChange { target: target.clone(), path: path.clone(), seen, manifest });
         }
         Ok(request)
     }

@@ -8,5 +8,6 @@ mod modes;
 mod overlays;
 mod place;
 mod security;
+mod shared;
 mod tokens;
 mod workspace;
