@@ -114,7 +114,7 @@ limits! {
     pack_git_parallel = 4;
     /// Time a changing command waits for another one to finish.
     pack_lock_wait_seconds = 30;
-    /// Snapshots `snapshots prune` keeps when it is not told how many.
+    /// Snapshots that stay after a deploy or rollback, and when `snapshots prune` is not told how many.
     pack_snapshots_kept = 20;
     /// Time an approved plan can be applied.
     pack_confirm_seconds = 600;

@@ -150,6 +150,11 @@ impl Layout {
         Ok(Self { roots })
     }
 
+    /// The directories of the roots.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.roots.iter().map(|(_, spec)| spec.path.clone()).collect()
+    }
+
     /// Leaves out the roots that are not below `dir`.
     pub fn keep_below(&mut self, dir: &Path) {
         self.roots.retain(|(_, spec)| spec.path.starts_with(dir));

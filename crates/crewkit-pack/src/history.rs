@@ -10,6 +10,7 @@ use crate::blobs::{Blobs, PACK_ENDING, PackWriter};
 use crate::entry::Entry;
 use crate::fs::{FileKind, Fs, Mode, Rename, found, open_path};
 use crate::hash::Digest;
+use crate::heads;
 use crate::home::{Locked, StateHome};
 use crate::journal::Journal;
 use crate::legacy::LegacyDir;
@@ -91,6 +92,8 @@ pub struct Pruned {
 pub enum PruneMode {
     /// Snapshots and contents are removed.
     Remove,
+    /// Snapshots are removed, and contents where that pays: for every deploy, which must not copy what it keeps each time.
+    Lazily,
     /// Nothing is removed.
     Report,
 }
@@ -98,6 +101,11 @@ pub enum PruneMode {
 impl<F: Fs> StateHome<F> {
     pub(crate) fn snapshots_dir(&self) -> Result<Option<F::Dir>, TxnError> {
         let path = self.path().join("state/crewkit/snapshots");
+        found(open_path(self.fs(), &path)).map_err(TxnError::at("open", &path))
+    }
+
+    pub(crate) fn heads_dir(&self) -> Result<Option<F::Dir>, TxnError> {
+        let path = self.path().join("state/crewkit/heads");
         found(open_path(self.fs(), &path)).map_err(TxnError::at("open", &path))
     }
 
@@ -255,11 +263,11 @@ impl<F: Fs> Locked<'_, F> {
         ids.sort_by(|a, b| age_key(&a.0).cmp(&age_key(&b.0)));
         let stay = ids.split_off(ids.len().saturating_sub(keep));
         let pruned = Pruned { removed: ids.iter().map(|(id, _)| id.clone()).collect(), kept: stay.len() };
-        if mode == PruneMode::Report {
+        if mode == PruneMode::Report || (mode == PruneMode::Lazily && ids.is_empty()) {
             return Ok(pruned);
         }
-        let needed = self.needed(&legacy, &stay)?;
-        let dead = self.rewrite_packs(&legacy, &ids, &needed)?;
+        let (needed, covered) = self.needed(&legacy, &stay)?;
+        let dead = self.rewrite_packs(&legacy, &ids, &needed, mode)?;
         // Oldest first: however far it gets, what is left is a whole history of the newest.
         for (id, is_legacy) in &ids {
             if *is_legacy {
@@ -271,6 +279,24 @@ impl<F: Fs> Locked<'_, F> {
             }
         }
         fs.sync_dir(&dirs.snapshots).map_err(TxnError::at("sync", &snapshots_path))?;
+        let heads_path = dirs.path.join("heads");
+        for name in fs.list(&dirs.heads).map_err(TxnError::at("list", &heads_path))? {
+            if !covered.contains(&name) {
+                found(fs.remove_file(&dirs.heads, &name))
+                    .map_err(TxnError::at("remove", &heads_path.join(name)))?;
+            }
+        }
+        // What was cut short so long ago, in a directory that has not been seen since, is given up.
+        let oldest = stay.first().map_or("", |(id, _)| id);
+        let journals =
+            Journal::list(fs, &dirs.journal).map_err(TxnError::at("list", &dirs.path.join("journal")))?;
+        for (name, _) in journals {
+            let id = name.split('.').next().unwrap_or_default();
+            if age_key(id) < age_key(oldest) {
+                let shown = dirs.path.join("journal").join(&name);
+                Journal::remove(fs, &dirs.journal, id).map_err(TxnError::at("remove", &shown))?;
+            }
+        }
         for pack in dead {
             let path = dirs.path.join("packs").join(&pack);
             found(fs.remove_file(&dirs.packs, &pack)).map_err(TxnError::at("remove", &path))?;
@@ -278,14 +304,14 @@ impl<F: Fs> Locked<'_, F> {
         Ok(pruned)
     }
 
-    /// The contents that the snapshots which stay, and the files deployed in their roots, refer to.
+    /// The contents that the snapshots which stay, and the files deployed in their roots, refer to; and the heads of these.
     fn needed(
         &self,
         legacy: &LegacyDir<'_, F>,
         stay: &[(String, bool)],
-    ) -> Result<HashSet<Digest>, TxnError> {
+    ) -> Result<(HashSet<Digest>, BTreeSet<String>), TxnError> {
         let fs = self.home.fs();
-        let mut needed = HashSet::new();
+        let (mut needed, mut covered) = (HashSet::new(), BTreeSet::new());
         let mut roots = BTreeSet::new();
         for (id, is_legacy) in stay {
             let path = self.dirs.path.join("snapshots").join(id);
@@ -312,10 +338,13 @@ impl<F: Fs> Locked<'_, F> {
         for (target, path) in roots {
             let root = RootDir::open(fs, &path, boundary.as_deref())?;
             let read = managed::read(fs, root.as_ref(), &target).map_err(TxnError::at("read", &path))?;
-            let files = read.manifest.iter().flat_map(|manifest| &manifest.files);
+            let head = heads::read(fs, &self.dirs.heads, &target, &path, None);
+            let head = head.map_err(TxnError::at("read the head of", &path))?;
+            let files = read.manifest.iter().chain(&head.manifest).flat_map(|manifest| &manifest.files);
             needed.extend(files.map(|file| file.sha256));
+            covered.insert(heads::name(&target, &path));
         }
-        Ok(needed)
+        Ok((needed, covered))
     }
 
     /// Copies what is needed out of packs, and snapshots of 0.9.1, that are about to go; names the packs that may.
@@ -324,6 +353,7 @@ impl<F: Fs> Locked<'_, F> {
         legacy: &LegacyDir<'_, F>,
         leaving: &[(String, bool)],
         needed: &HashSet<Digest>,
+        mode: PruneMode,
     ) -> Result<Vec<String>, TxnError> {
         let (fs, dirs) = (self.home.fs(), &self.dirs);
         let packs_path = dirs.path.join("packs");
@@ -334,7 +364,8 @@ impl<F: Fs> Locked<'_, F> {
             let contents: Vec<Digest> = blobs.contents_of(pack).collect();
             let alive: Vec<Digest> =
                 contents.iter().filter(|digest| needed.contains(digest)).copied().collect();
-            if alive.len() < contents.len() || contents.is_empty() {
+            let worth = if mode == PruneMode::Lazily { contents.len() / 2 } else { contents.len() };
+            if alive.len() < worth || alive.is_empty() {
                 dead.push(pack.clone());
                 moving.extend(alive);
             }

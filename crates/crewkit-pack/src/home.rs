@@ -10,7 +10,7 @@ use crate::fs::{Fs, Mode, RealFs, ensure_dir, found, open_path};
 use crate::journal::{Journal, Stage};
 use crate::legacy::LegacyDir;
 use crate::path::RelPath;
-use crate::place::Located;
+use crate::place::{Anchors, Located};
 use crate::state_lock::{LockError, LockRequest, StateLock};
 use crate::transaction::{self, Applied, Context, Recovered, Request, TxnError};
 
@@ -26,6 +26,7 @@ pub(crate) struct StateDirs<F: Fs> {
     pub(crate) journal: F::Dir,
     pub(crate) packs: F::Dir,
     pub(crate) snapshots: F::Dir,
+    pub(crate) heads: F::Dir,
     /// The newest snapshot of 0.9.1.
     newest_legacy: u64,
 }
@@ -34,7 +35,9 @@ impl<F: Fs> StateDirs<F> {
     /// The largest id in use.
     pub(crate) fn newest_id(&self, fs: &F) -> Result<u64, TxnError> {
         let mut newest = self.newest_legacy;
-        for (dir, name) in [(&self.snapshots, "snapshots"), (&self.packs, "packs")] {
+        for (dir, name) in
+            [(&self.snapshots, "snapshots"), (&self.packs, "packs"), (&self.journal, "journal")]
+        {
             let names = fs.list(dir).map_err(TxnError::at("list", &self.path.join(name)))?;
             let ids = names.iter().filter_map(|name| name.split_once('.')?.0.parse().ok());
             newest = newest.max(ids.max().unwrap_or(0));
@@ -61,6 +64,10 @@ pub struct Pending {
     pub started_at: String,
     /// Whether the next changing command completes it, or undoes it.
     pub stage: Stage,
+    /// Its journal.
+    pub journal: PathBuf,
+    /// Directories it has to do with that cannot be reached.
+    pub unreached: Vec<PathBuf>,
 }
 
 impl StateHome<RealFs> {
@@ -77,7 +84,7 @@ impl StateHome<RealFs> {
             LockError::Held(holder) => TxnError::Locked { path: path.clone(), holder },
             LockError::Io(error) => TxnError::io("lock", &path, error),
         })?;
-        self.recovered(dirs, request.command.clone(), Some(lock))
+        self.recovered(dirs, request.command.clone(), &request.roots, Some(lock))
     }
 }
 
@@ -120,14 +127,15 @@ impl<F: Fs> StateHome<F> {
     /// Does without the lock, where nobody else can be: on a simulated disk.
     pub fn lock_alone(&self, command: &str) -> Result<Locked<'_, F>, TxnError> {
         let dirs = self.create_dirs()?;
-        self.recovered(dirs, command.to_owned(), None)
+        self.recovered(dirs, command.to_owned(), &[], None)
     }
 
-    /// The command that was cut short, if there is one. Reads only.
-    pub fn pending(&self) -> Result<Option<Pending>, TxnError> {
+    /// The commands that were cut short, oldest first. Reads only.
+    pub fn pending(&self) -> Result<Vec<Pending>, TxnError> {
+        let mut pending = Vec::new();
         let path = self.path.join("state/crewkit/journal");
         let Some(dir) = found(open_path(&self.fs, &path)).map_err(TxnError::at("open", &path))? else {
-            return Ok(None);
+            return Ok(pending);
         };
         let list = Journal::list(&self.fs, &dir).map_err(TxnError::at("list", &path))?;
         for (name, stage) in list {
@@ -137,22 +145,38 @@ impl<F: Fs> StateHome<F> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 read => read.map_err(TxnError::at("read", &path.join(&name)))?,
             };
-            let (command, started_at) = match journal {
-                Ok(journal) => (journal.command, journal.started_at),
-                Err(_) => (String::new(), String::new()),
+            let mut one = Pending {
+                command: String::new(),
+                started_at: String::new(),
+                stage,
+                journal: path.join(&name),
+                unreached: Vec::new(),
             };
-            return Ok(Some(Pending { command, started_at, stage }));
+            if let Ok(journal) = journal {
+                let anchors = Anchors::reopen(&self.fs, &journal.anchors, &journal.anchor_ids, &[])?;
+                one.unreached =
+                    journal.only(|anchor| anchors.dirs.get(anchor).is_none_or(Option::is_none)).places();
+                (one.command, one.started_at) = (journal.command, journal.started_at);
+            }
+            pending.push(one);
         }
-        Ok(None)
+        Ok(pending)
+    }
+
+    /// Whether no command is at work or was cut short.
+    pub fn is_quiet(&self) -> bool {
+        self.pending().is_ok_and(|pending| pending.is_empty())
     }
 
     fn recovered(
         &self,
         dirs: StateDirs<F>,
         command: String,
+        roots: &[PathBuf],
         lock: Option<StateLock>,
     ) -> Result<Locked<'_, F>, TxnError> {
-        let recovered = transaction::recover(&self.fs, &dirs)?;
+        let candidates = [roots, std::slice::from_ref(&dirs.path)].concat();
+        let recovered = transaction::recover(&self.fs, &dirs, &candidates)?;
         Ok(Locked { home: self, dirs, command, recovered, _lock: lock })
     }
 
@@ -182,6 +206,7 @@ impl<F: Fs> StateHome<F> {
             journal: sub(&base, "journal")?,
             packs: sub(&base, "packs")?,
             snapshots: sub(&base, "snapshots")?,
+            heads: sub(&base, "heads")?,
             path: self.fs.canonical(&path).map_err(TxnError::at("resolve", &path))?,
             base,
         })

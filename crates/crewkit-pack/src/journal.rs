@@ -9,15 +9,19 @@
 //! | `.prepare` | staged files may exist, no place was touched yet | staged files are removed  |
 //! | `.commit`  | everything is staged and durable                 | every change is completed |
 //!
+//! A journal stays until every directory it names was seen and dealt with; until then it is written anew with the steps
+//! that are left.
+//!
 //! The file is lines of JSON: a head, one step per line, and an end with the hash of all before it.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, read_all};
-use crate::fs::{Fs, Mode, Pieces, Rename, found};
+use crate::fs::{DirId, Fs, Mode, Pieces, Rename, found};
 use crate::hash::{Digest, Hasher};
 use crate::path::RelPath;
 use crate::place::Place;
@@ -41,6 +45,8 @@ pub struct Journal {
     pub started_at: String,
     /// The directories the steps are relative to: absolute, without links.
     pub anchors: Vec<PathBuf>,
+    /// Which directories these are; empty in journals that do not say.
+    pub anchor_ids: Vec<DirId>,
     /// What it does, in order.
     pub steps: Vec<Step>,
     /// Directories to remove afterwards if they are empty, deepest first.
@@ -109,20 +115,39 @@ pub enum Stage {
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    Head { crewkit_journal: u32, id: String, command: String, started_at: String, anchors: Vec<PathBuf> },
+    Head {
+        crewkit_journal: u32,
+        id: String,
+        command: String,
+        started_at: String,
+        anchors: Vec<PathBuf>,
+        #[serde(default)]
+        anchor_ids: Vec<DirId>,
+    },
     Step(Step),
     RemoveDir(Place),
-    End { sha256: Digest },
+    End {
+        sha256: Digest,
+    },
 }
 
 /// [`Line`], without copies.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LineRef<'a> {
-    Head { crewkit_journal: u32, id: &'a str, command: &'a str, started_at: &'a str, anchors: &'a [PathBuf] },
+    Head {
+        crewkit_journal: u32,
+        id: &'a str,
+        command: &'a str,
+        started_at: &'a str,
+        anchors: &'a [PathBuf],
+        anchor_ids: &'a [DirId],
+    },
     Step(&'a Step),
     RemoveDir(&'a Place),
-    End { sha256: Digest },
+    End {
+        sha256: Digest,
+    },
 }
 
 /// Passes on what is written to it, and hashes it.
@@ -162,6 +187,7 @@ impl Journal {
             command: &self.command,
             started_at: &self.started_at,
             anchors: &self.anchors,
+            anchor_ids: &self.anchor_ids,
         })?;
         self.steps.iter().try_for_each(|step| push(&LineRef::Step(step)))?;
         self.remove_dirs.iter().try_for_each(|place| push(&LineRef::RemoveDir(place)))?;
@@ -182,8 +208,9 @@ impl Journal {
         }
         let mut lines = body[..end_at].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let mut journal = match parse(lines.next().unwrap_or_default())? {
-            Line::Head { crewkit_journal: FORMAT, id, command, started_at, anchors } => {
-                Self { id, command, started_at, anchors, steps: Vec::new(), remove_dirs: Vec::new() }
+            Line::Head { crewkit_journal: FORMAT, id, command, started_at, anchors, anchor_ids } => {
+                let (steps, remove_dirs) = (Vec::new(), Vec::new());
+                Self { id, command, started_at, anchors, anchor_ids, steps, remove_dirs }
             }
             Line::Head { crewkit_journal, .. } => {
                 return Err(format!("format {crewkit_journal} is not known"));
@@ -213,17 +240,50 @@ impl Journal {
         if self.anchors.iter().any(|anchor| !anchor.is_absolute()) {
             return Err("an anchor is not absolute".to_owned());
         }
-        for (index, step) in self.steps.iter().enumerate() {
-            if step.staged != Self::staged_name(&self.id, index) {
-                return Err(format!("step {index} has a staged name that is not its own"));
+        if !self.anchor_ids.is_empty() && self.anchor_ids.len() != self.anchors.len() {
+            return Err("it does not say of each anchor which directory it is".to_owned());
+        }
+        let prefix = format!("{STAGED_PREFIX}{}-", self.id);
+        // Steps that are done may be missing, so the numbers grow but need not be without gaps.
+        let numbers = self.steps.iter().map(|step| step.staged.strip_prefix(&prefix)?.parse::<usize>().ok());
+        let mut next = 0;
+        for (index, number) in numbers.enumerate() {
+            match number {
+                Some(number) if number >= next && number < usize::MAX => next = number + 1,
+                _ => return Err(format!("step {index} has a staged name that is not its own")),
             }
         }
         Ok(())
     }
 
+    /// The steps at the anchors that `counts`, and nothing else.
+    pub(crate) fn only(&self, counts: impl Fn(usize) -> bool) -> Self {
+        let steps = self.steps.iter().filter(|step| counts(step.place.anchor)).cloned().collect();
+        let remove_dirs = self.remove_dirs.iter().filter(|place| counts(place.anchor)).cloned().collect();
+        let (id, command, started_at) = (self.id.clone(), self.command.clone(), self.started_at.clone());
+        let (anchors, anchor_ids) = (self.anchors.clone(), self.anchor_ids.clone());
+        Self { id, command, started_at, anchors, anchor_ids, steps, remove_dirs }
+    }
+
+    /// The anchors that steps are at.
+    pub(crate) fn places(&self) -> Vec<PathBuf> {
+        let places = self.steps.iter().map(|step| &step.place).chain(&self.remove_dirs);
+        let used: BTreeSet<usize> = places.map(|place| place.anchor).collect();
+        used.into_iter().filter_map(|anchor| self.anchors.get(anchor).cloned()).collect()
+    }
+
     /// Makes the journal durable, in state [`Stage::Prepare`].
     pub fn publish<F: Fs>(&self, fs: &F, dir: &F::Dir) -> io::Result<()> {
+        self.write(fs, dir, Stage::Prepare)
+    }
+
+    /// Makes the journal durable in the given state, in the place of one that is there.
+    pub(crate) fn write<F: Fs>(&self, fs: &F, dir: &F::Dir, stage: Stage) -> io::Result<()> {
         let id = &self.id;
+        let ending = match stage {
+            Stage::Prepare => PREPARE,
+            Stage::Commit => COMMIT,
+        };
         let new = format!("{id}{NEW}");
         let mut file = fs.create(dir, &new, Mode::Private)?;
         let mut out = Pieces::new(fs, &mut file);
@@ -231,7 +291,7 @@ impl Journal {
         out.flush()?;
         fs.sync_file(&file)?;
         drop(file);
-        fs.rename(dir, &new, dir, &format!("{id}{PREPARE}"), Rename::Replace)?;
+        fs.rename(dir, &new, dir, &format!("{id}{ending}"), Rename::Replace)?;
         fs.sync_dir(dir)
     }
 

@@ -17,6 +17,7 @@ pub mod error;
 pub mod fs;
 pub mod hash;
 pub mod hash_cache;
+mod heads;
 pub mod history;
 pub mod home;
 pub mod ids;

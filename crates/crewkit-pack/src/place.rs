@@ -34,17 +34,18 @@ pub(crate) struct PlaceId {
 /// How many directories are kept open at once; the usual limit of a process is 1024 descriptors.
 const OPEN_DIRS: usize = 96;
 
-/// The existing directories that places are relative to.
+/// The existing directories that places are relative to, each once.
 #[derive(Debug, Clone)]
 pub(crate) struct Anchors<F: Fs> {
     pub(crate) paths: Vec<PathBuf>,
-    /// Absent when the directory has gone since; only recovery meets that.
+    pub(crate) ids: Vec<DirId>,
+    /// Absent when the directory cannot be reached; only recovery meets that.
     pub(crate) dirs: Vec<Option<F::Dir>>,
 }
 
 impl<F: Fs> Anchors<F> {
     pub(crate) fn new() -> Self {
-        Self { paths: Vec::new(), dirs: Vec::new() }
+        Self { paths: Vec::new(), ids: Vec::new(), dirs: Vec::new() }
     }
 
     /// Resolves a root and adds the directory it is in.
@@ -54,40 +55,76 @@ impl<F: Fs> Anchors<F> {
         root: &Path,
         boundary: Option<&Path>,
     ) -> Result<RootAt, TxnError> {
-        let Located { nearest, missing, .. } = Located::find(fs, root, boundary)?;
-        Ok(RootAt { anchor: self.add(nearest.real, nearest.dir), missing })
+        let Located { nearest, id, missing } = Located::find(fs, root, boundary)?;
+        Ok(RootAt { anchor: self.insert(nearest.real, id, nearest.dir), missing })
     }
 
-    /// Adds the directory at `path`, which has no links in it; says its index.
-    pub(crate) fn add(&mut self, path: PathBuf, dir: F::Dir) -> usize {
-        if let Some(index) = self.paths.iter().position(|known| *known == path) {
+    /// Adds the directory at `path`, which has no links in it; returns its index.
+    pub(crate) fn add(&mut self, fs: &F, path: PathBuf, dir: F::Dir) -> Result<usize, TxnError> {
+        let id = fs.identity(&dir).map_err(TxnError::at("look at", &path))?;
+        Ok(self.insert(path, id, dir))
+    }
+
+    fn insert(&mut self, path: PathBuf, id: DirId, dir: F::Dir) -> usize {
+        if let Some(index) = self.ids.iter().position(|known| *known == id) {
             return index;
         }
         self.paths.push(path);
+        self.ids.push(id);
         self.dirs.push(Some(dir));
         self.paths.len() - 1
     }
 
-    /// Opens what a journal lists.
-    pub(crate) fn reopen(fs: &F, paths: &[PathBuf]) -> Result<Self, TxnError> {
-        let mut dirs = Vec::with_capacity(paths.len());
-        for path in paths {
-            dirs.push(match fs.open_root(path) {
-                Ok(dir) => Some(dir),
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+    /// Opens what a journal lists, where it was or where it is now: a directory that was moved is found again if it is
+    /// one of `candidates`. One that is not there, or is another one by now, is absent.
+    pub(crate) fn reopen(
+        fs: &F,
+        paths: &[PathBuf],
+        ids: &[DirId],
+        candidates: &[PathBuf],
+    ) -> Result<Self, TxnError> {
+        let mut anchors = Self { paths: paths.to_vec(), ids: ids.to_vec(), dirs: Vec::new() };
+        for (index, path) in paths.iter().enumerate() {
+            let is_it = |dir: &F::Dir| match ids.get(index) {
+                // The number of a device can be another one each time it is mounted.
+                Some(id) => fs.identity(dir).is_ok_and(|found| found.inode == id.inode),
+                None => true,
+            };
+            let mut opened = reached(fs.open_root(path)).map_err(TxnError::at("open", path))?.filter(is_it);
+            if opened.is_none() && !ids.is_empty() {
+                let mut moved = candidates.iter().filter_map(|path| {
+                    let real = fs.canonical(path).ok()?;
+                    Some((fs.open_root(&real).ok()?, real))
+                });
+                if let Some((dir, real)) =
+                    moved.find(|(dir, _)| fs.identity(dir).ok() == ids.get(index).copied())
                 {
-                    None
+                    anchors.paths[index] = real;
+                    opened = Some(dir);
                 }
-                Err(error) => return Err(TxnError::io("open", path, error)),
-            });
+            }
+            anchors.dirs.push(opened);
         }
-        Ok(Self { paths: paths.to_vec(), dirs })
+        Ok(anchors)
     }
 
     /// The absolute path of a place, for messages.
     pub(crate) fn shown(&self, place: &Place) -> PathBuf {
         self.paths[place.anchor].join(place.path.as_path())
+    }
+}
+
+/// Treats a directory that cannot be reached at present as an answer.
+fn reached<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind as Kind;
+    match opened {
+        Ok(dir) => Ok(Some(dir)),
+        Err(error) => match error.kind() {
+            Kind::NotFound | Kind::NotADirectory | Kind::StaleNetworkFileHandle | Kind::NotConnected => {
+                Ok(None)
+            }
+            _ => Err(error),
+        },
     }
 }
 

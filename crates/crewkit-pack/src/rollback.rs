@@ -17,10 +17,11 @@ use crate::blobs::Blobs;
 use crate::entry::{Entry, EntryKind, Observed};
 use crate::fs::{Fs, found, open_path};
 use crate::hash::Digest;
+use crate::heads::{self, Head};
 use crate::home::{Locked, StateHome};
 use crate::ids::ModuleIds;
 use crate::legacy::{Copy, LegacyDir, LegacySnapshot, below_root};
-use crate::managed::{self, ManagedFile, TargetManifest};
+use crate::managed::{self, TargetManifest};
 use crate::owners::{Owner, Owners};
 use crate::path::RelPath;
 use crate::place::{PlaceId, RootDir};
@@ -96,7 +97,10 @@ struct Scope<F: Fs> {
     /// What was at places that were not managed.
     unmanaged: BTreeMap<RelPath, Option<Entry>>,
     has_manifest: bool,
+    /// The manifest in the root.
     current: Option<Arc<TargetManifest>>,
+    /// What is managed at present, as the history goes.
+    history: Option<Arc<TargetManifest>>,
 }
 
 impl<F: Fs> StateHome<F> {
@@ -258,7 +262,7 @@ impl History {
                 roots
             }
         };
-        let (fs, boundary) = (home.fs(), home.boundary()?);
+        let (fs, boundary, heads) = (home.fs(), home.boundary()?, home.heads_dir()?);
         let mut scopes = Vec::with_capacity(roots.len());
         for (target, path, has_manifest) in roots {
             let root = RootDir::open(fs, &path, boundary.as_deref())?;
@@ -266,10 +270,26 @@ impl History {
                 .map_err(TxnError::at("read the manifest in", &path))?;
             warnings.append(&mut read.warnings);
             let current = read.manifest;
-            let files = current.iter().flat_map(|manifest| &manifest.files);
+            let head = match &heads {
+                Some(dir) => heads::read(fs, dir, &target, &path, None),
+                None => Ok(Head::default()),
+            };
+            let head = head.map_err(TxnError::at("read the head of", &path))?;
+            let history = heads::merged(head.manifest.as_ref(), current.as_ref());
+            let files = history.iter().flat_map(|manifest| &manifest.files);
             let managed = files.map(|file| (file.path.clone(), WasManaged::from(file))).collect();
             let (unmanaged, modes) = (BTreeMap::new(), BTreeMap::new());
-            scopes.push(Scope { target, path, root, managed, modes, unmanaged, has_manifest, current });
+            scopes.push(Scope {
+                target,
+                path,
+                root,
+                managed,
+                modes,
+                unmanaged,
+                has_manifest,
+                current,
+                history,
+            });
         }
         Ok(scopes)
     }
@@ -382,11 +402,6 @@ impl<F: Fs> Scope<F> {
         shared: &mut Shared<'_, F>,
         plan: &mut RollbackPlan,
     ) -> Result<(), TxnError> {
-        let current: BTreeMap<&RelPath, &ManagedFile> = self
-            .current
-            .iter()
-            .flat_map(|manifest| manifest.files.iter().map(|file| (&file.path, file)))
-            .collect();
         let managed = self.managed.iter().map(|(path, was)| (path, Some(was.at(path.clone()).entry())));
         let unmanaged = self.unmanaged.iter().map(|(path, entry)| (path, *entry));
         for (path, wanted) in managed.chain(unmanaged) {
@@ -416,7 +431,8 @@ impl<F: Fs> Scope<F> {
             {
                 continue;
             }
-            let deployed = current.get(path).map(|file| file.sha256);
+            let deployed =
+                self.history.as_ref().and_then(|manifest| manifest.file(path)).map(|file| file.sha256);
             if before.is_some_and(|before| Some(before.sha256) != deployed) {
                 plan.backups.push(shown.clone());
             }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ pub struct LockRequest {
     pub since: jiff::Timestamp,
     /// How long to wait for another command to finish.
     pub wait: Duration,
+    /// The roots the command is about: where a directory that was moved may be found again.
+    pub roots: Vec<PathBuf>,
 }
 
 /// Who holds the lock.
@@ -162,7 +164,12 @@ mod tests {
     use super::*;
 
     fn request(command: &str) -> LockRequest {
-        LockRequest { command: command.to_owned(), since: jiff::Timestamp::UNIX_EPOCH, wait: Duration::ZERO }
+        LockRequest {
+            command: command.to_owned(),
+            since: jiff::Timestamp::UNIX_EPOCH,
+            wait: Duration::ZERO,
+            roots: Vec::new(),
+        }
     }
 
     #[test]

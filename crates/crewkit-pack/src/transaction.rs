@@ -173,6 +173,7 @@ pub(crate) fn apply<F: Fs>(context: &Context<'_, F>, request: &Request) -> Resul
     let store = prepare::Store {
         fs: context.fs,
         boundary: context.home.boundary()?,
+        heads: &state.heads,
         base: state.base.clone(),
         base_path: state.path.clone(),
         blobs: &blobs,

@@ -113,12 +113,12 @@ impl Pack {
         };
         // A first look without the lock: what needs nothing done or is refused must not wait for others or write
         // anything. While a command is at work or was cut short, what is on disk is no basis for either.
-        if matches!(home.pending(), Ok(None)) {
+        if home.is_quiet() {
             let session = self.session(select)?;
             let mut noticed = Vec::new();
             let first =
                 compute(&session, &mut noticed).map_err(|error| error.with_warnings(noticed.clone()))?;
-            if is_done(&first) && matches!(home.pending(), Ok(None)) {
+            if is_done(&first) && home.is_quiet() {
                 warnings.append(&mut noticed);
                 return planned(first.plan, &session, json!({"applied": false, "reason": "no_changes"}));
             }
@@ -126,7 +126,7 @@ impl Pack {
             consent.require("deploy --apply")?;
         }
 
-        let locked = self.lock(&home, "deploy --apply", warnings)?;
+        let locked = self.lock(&home, "deploy --apply", Some(select), warnings)?;
         // From here on nobody else deploys: this plan is checked, and this plan is applied.
         let session = self.session(select)?;
         let computed = compute(&session, warnings)?;
@@ -141,6 +141,7 @@ impl Pack {
         self.env.progress.at("deploy", request.changes.len(), request.changes.len());
         drop(request);
         warnings.extend(applied.untidy);
+        self.prune_quietly(&locked, warnings);
         if let Some(token) = &deploy.confirm_token {
             self.tokens.lock().unwrap_or_else(PoisonError::into_inner).0.remove(token);
         }

@@ -12,12 +12,12 @@ use crate::env::{Env, Progress};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::hash_cache::{self, HashCache};
-use crate::home::{Locked, StateHome};
+use crate::home::{Locked, Pending, StateHome};
 use crate::managed::KnownManifests;
 use crate::manifest::{self, LastManifest};
 use crate::session::{Select, Session};
 use crate::state_lock::LockRequest;
-use crate::transaction::Outcome;
+use crate::transaction::{Outcome, Recovered};
 use crate::view;
 
 mod config;
@@ -115,12 +115,24 @@ impl Pack {
         jiff::Timestamp::try_from(self.env.now()).unwrap_or_default()
     }
 
-    /// Takes the lock of the home, finishing what was cut short.
-    fn lock<'a>(&self, home: &'a StateHome, command: &str, warnings: &mut Vec<String>) -> Result<Locked<'a>> {
+    /// Takes the lock of the home, finishing what was cut short. `select` says what the command is about.
+    fn lock<'a>(
+        &self,
+        home: &'a StateHome,
+        command: &str,
+        select: Option<&Select>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Locked<'a>> {
+        // Only what was cut short needs them.
+        let roots = match select {
+            Some(select) if !home.is_quiet() => self.session(select)?.layout()?.paths(),
+            _ => Vec::new(),
+        };
         let request = LockRequest {
             command: command.to_owned(),
             since: self.now(),
             wait: Duration::from_secs(self.env.limits.pack_lock_wait_seconds),
+            roots,
         };
         let locked = home.lock(&request)?;
         for recovered in locked.recovered() {
@@ -128,26 +140,37 @@ impl Pack {
                 Outcome::Undone => "undone",
                 Outcome::Completed => "completed",
             };
-            warnings.push(format!(
-                "`{}`, begun {}, had been cut short and was {ended}",
-                recovered.command, recovered.started_at
-            ));
+            let Recovered { command, started_at, unreached, .. } = recovered;
+            if unreached.is_empty() {
+                warnings.push(format!("`{command}`, begun {started_at}, had been cut short and was {ended}"));
+            }
             for kept in &recovered.kept {
                 warnings.push(format!("{} was changed meanwhile and left as it is", kept.display()));
             }
         }
+        self.notice_pending(warnings);
         Ok(locked)
     }
 
     /// Says when a command was cut short, so that odd results explain themselves.
     fn notice_pending(&self, warnings: &mut Vec<String>) {
-        match self.state().pending() {
-            Ok(Some(pending)) => warnings.push(format!(
-                "`{}`, begun {}, was cut short; the next changing command ends it",
-                pending.command, pending.started_at
-            )),
-            Ok(None) => {}
-            Err(error) => warnings.push(error.to_string()),
+        let pending = match self.state().pending() {
+            Ok(pending) => pending,
+            Err(error) => return warnings.push(error.to_string()),
+        };
+        for Pending { command, started_at, journal, unreached, .. } in pending {
+            let cut = format!("`{command}`, begun {started_at}, was cut short");
+            if unreached.is_empty() {
+                warnings.push(format!("{cut}; the next changing command ends it"));
+                continue;
+            }
+            let places: Vec<String> = unreached.iter().map(|path| path.display().to_string()).collect();
+            warnings.push(format!(
+                "{cut} and cannot be ended in {}, which is not there at present: it is ended by the first changing \
+                 command once it is back; if it is gone for good, delete {}",
+                places.join(", "),
+                journal.display()
+            ));
         }
     }
 }

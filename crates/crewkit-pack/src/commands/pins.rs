@@ -98,7 +98,7 @@ impl Pack {
             Manifest::load(&repo_of(&self.env, select), &self.env.limits)?;
         }
         let home = self.state();
-        let _locked = self.lock(&home, command, warnings)?;
+        let _locked = self.lock(&home, command, None, warnings)?;
         run(warnings)
     }
 

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use super::{Consent, Pack, noticing};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::history::PruneMode;
+use crate::history::{PruneMode, Pruned};
+use crate::home::Locked;
 use crate::rollback::RollbackTo;
 use crate::session::Select;
 use crate::view;
@@ -39,13 +40,14 @@ impl Pack {
                 data.insert("changes".to_owned(), plan.request.changes.len().into());
             } else {
                 // Looked at first without the lock: an unknown snapshot must not create anything.
-                if matches!(home.pending(), Ok(None)) {
+                if home.is_quiet() {
                     home.plan_rollback(&target, self.now())?;
                 }
-                let locked = self.lock(&home, "rollback", warnings)?;
+                let locked = self.lock(&home, "rollback", None, warnings)?;
                 let (mut plan, applied) = locked.rollback(&target, self.now())?;
                 warnings.append(&mut plan.warnings);
                 warnings.extend(applied.untidy);
+                self.prune_quietly(&locked, warnings);
                 let id = applied.snapshot_id.as_deref().unwrap_or_default();
                 for path in plan.backups.iter().map(|path| path.display()) {
                     warnings.push(format!(
@@ -96,13 +98,23 @@ impl Pack {
             if select.dry_run {
                 let mut ids: Vec<String> =
                     home.snapshots()?.snapshots.into_iter().map(|info| info.id).collect();
-                let removed = ids.len().saturating_sub(keep);
-                ids.truncate(removed);
-                return Ok(json!({"removed": ids, "kept": keep.min(ids.len() + keep)}));
+                let kept = ids.len().min(keep);
+                ids.truncate(ids.len() - kept);
+                return to_value(&Pruned { removed: ids, kept });
             }
-            let locked = self.lock(&home, "snapshots prune", warnings)?;
+            let locked = self.lock(&home, "snapshots prune", None, warnings)?;
             to_value(&locked.prune(keep, PruneMode::Remove)?)
         })
+    }
+}
+
+impl Pack {
+    /// Removes what is older than the newest `pack_snapshots_kept` snapshots, after a command that made one.
+    pub(super) fn prune_quietly(&self, locked: &Locked<'_>, warnings: &mut Vec<String>) {
+        let keep = usize::try_from(self.env.limits.pack_snapshots_kept).unwrap_or(usize::MAX);
+        if let Err(error) = locked.prune(keep, PruneMode::Lazily) {
+            warnings.push(format!("older snapshots could not be removed: {error}"));
+        }
     }
 }
 

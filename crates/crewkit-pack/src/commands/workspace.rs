@@ -23,7 +23,7 @@ use crate::managed;
 use crate::place::RootDir;
 use crate::plan::{self, Plan, RootState};
 use crate::session::{Select, Session};
-use crate::transaction::Outcome;
+use crate::transaction::{Outcome, TxnError};
 
 /// What a deployment into a workspace did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,12 +81,15 @@ impl Pack {
     /// Ends what was cut short in a workspace. Returns the snapshot of what was completed; nothing when nothing was
     /// pending or all of it was undone.
     pub fn finish_in_workspace(&self, workspace: &Path, state: &Path) -> Result<Option<String>> {
-        if StateHome::new(state).pending()?.is_none() {
+        if StateHome::new(state).pending()?.is_empty() {
             return Ok(None);
         }
         let here = self.in_workspace(workspace, state);
         let home = here.state();
-        let locked = here.lock(&home, "equip", &mut Vec::new())?;
+        let locked = here.lock(&home, "equip", None, &mut Vec::new())?;
+        if let Some(path) = locked.recovered().iter().find_map(|ended| ended.unreached.first()) {
+            return Err(TxnError::Blocked { path: path.clone(), root: workspace.to_owned() }.into());
+        }
         let completed = locked.recovered().iter().rfind(|ended| ended.outcome == Outcome::Completed);
         Ok(completed.map(|ended| ended.id.clone()))
     }
@@ -96,14 +99,14 @@ impl Pack {
         let mut report = KitReport::default();
         let home = self.state();
         // What needs nothing done must not write anything.
-        if matches!(home.pending(), Ok(None)) {
+        if home.is_quiet() {
             let mut warnings = Vec::new();
             let (first, left_alone) = computed(&self.session(select)?, &mut warnings)?;
-            if is_done(&first) && matches!(home.pending(), Ok(None)) {
+            if is_done(&first) && home.is_quiet() {
                 return Ok(KitReport { left_alone, warnings, ..report });
             }
         }
-        let locked = self.lock(&home, "equip", &mut report.warnings)?;
+        let locked = self.lock(&home, "equip", Some(select), &mut report.warnings)?;
         let session = self.session(select)?;
         let (computed, left_alone) = computed(&session, &mut report.warnings)?;
         report.left_alone = left_alone;
@@ -111,6 +114,7 @@ impl Pack {
         let request = self.request(&session, &computed, plan_hash(&session, &computed));
         let applied = locked.apply(&request)?;
         report.warnings.extend(applied.untidy);
+        self.prune_quietly(&locked, &mut report.warnings);
         report.changed = request.changes.len();
         report.snapshot_id = applied.snapshot_id;
         Ok(report)

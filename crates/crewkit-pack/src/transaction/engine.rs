@@ -87,13 +87,17 @@ fn give_up<F: Fs>(
 ) -> TxnError {
     let journals = &context.state.journal;
     // The journal goes last, and durably after what it lists, or a power loss could bring staged files back.
-    let removed = remove_staged(context.fs, &prepared.journal, &prepared.anchors).and_then(|()| sync());
-    let removed = removed.and_then(|()| {
+    let packs = &context.state.packs;
+    let removed = remove_staged(context.fs, packs, &prepared.journal, &prepared.anchors);
+    let removed = removed.and_then(|kept| {
+        sync()?;
         Journal::remove(context.fs, journals, &prepared.journal.id)
-            .map_err(TxnError::at("end the journal in", &context.state.path))
+            .map_err(TxnError::at("end the journal in", &context.state.path))?;
+        Ok(kept)
     });
     match removed {
-        Ok(()) => cause,
+        Ok(kept) if kept.is_empty() => cause,
+        Ok(kept) => TxnError::KeptAside { cause: Box::new(cause), kept },
         Err(undo) => TxnError::Unfinished { cause: Box::new(cause), undo: Box::new(undo) },
     }
 }

@@ -140,6 +140,17 @@ pub enum TxnError {
         /// What failed then.
         undo: Box<Self>,
     },
+    /// The change was taken back, except at places that somebody edited meanwhile.
+    #[error(
+        "{cause}; what had been replaced at a place that was edited meanwhile is now {}",
+        shown_paths(kept)
+    )]
+    KeptAside {
+        /// What failed.
+        cause: Box<Self>,
+        /// Where the contents are now.
+        kept: Vec<PathBuf>,
+    },
     /// A rule of this crate is broken.
     #[error("{0}")]
     Bug(String),
@@ -147,6 +158,10 @@ pub enum TxnError {
 
 fn shown_available(available: Option<u64>) -> String {
     available.map_or_else(String::new, |available| format!(", {available} are free"))
+}
+
+fn shown_paths(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl TxnError {
@@ -195,7 +210,7 @@ impl TxnError {
             Self::JournalInvalid { .. } => Code::RecoveryFailed,
             Self::SnapshotNotFound { .. } => Code::SnapshotNotFound,
             Self::SnapshotInvalid { .. } | Self::NotStored { .. } => Code::SnapshotInvalid,
-            Self::Unfinished { cause, .. } => cause.code(),
+            Self::Unfinished { cause, .. } | Self::KeptAside { cause, .. } => cause.code(),
             Self::Bug(_) => Code::Unexpected,
         }
     }
@@ -217,7 +232,7 @@ impl TxnError {
             | Self::Locked { path, .. }
             | Self::JournalInvalid { path, .. }
             | Self::SnapshotInvalid { path, .. } => Some(path),
-            Self::Unfinished { cause, .. } => cause.path(),
+            Self::Unfinished { cause, .. } | Self::KeptAside { cause, .. } => cause.path(),
             Self::SnapshotNotFound { .. } | Self::Bug(_) => None,
         }
     }

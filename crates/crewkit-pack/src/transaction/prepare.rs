@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::roots::{Record, Root, anchors_above, plan_roots, read_root, root_place, snapshot_root};
+use super::roots::{
+    Record, Root, anchors_above, manifest_name, plan_roots, read_root, root_place, snapshot_root,
+};
 use super::survey::{Presence, Survey, Volume, check, room};
 use super::written::Written;
 use super::{Content, NewFile, Request, TxnError};
@@ -14,6 +16,7 @@ use crate::blobs::Blobs;
 use crate::entry::{Entry, EntryKind};
 use crate::fs::{DirId, Fs, Mode};
 use crate::hash::Digest;
+use crate::heads;
 use crate::journal::{Action, Journal, STAGED_PREFIX, Step, TreeFile};
 use crate::managed;
 use crate::path::RelPath;
@@ -105,6 +108,7 @@ pub(super) struct Store<'a, F: Fs> {
     pub(super) fs: &'a F,
     /// What all roots must lie below.
     pub(super) boundary: Option<PathBuf>,
+    pub(super) heads: &'a F::Dir,
     /// The state directory.
     pub(super) base: F::Dir,
     pub(super) base_path: PathBuf,
@@ -135,15 +139,18 @@ pub(super) fn prepare<'a, F: Fs>(
     request: &'a Request,
 ) -> Result<Option<Prepared<'a, F>>, TxnError> {
     let mut anchors = Anchors::new();
-    let state = anchors.add(store.base_path.clone(), store.base.clone());
+    let state = anchors.add(store.fs, store.base_path.clone(), store.base.clone())?;
     let mut roots = Vec::with_capacity(request.roots.len());
     for root in &request.roots {
         let at = anchors.locate(store.fs, &root.path, store.boundary.as_deref())?;
-        let read = read_root(store.fs, at, root, &anchors)?;
+        let mut read = read_root(store.fs, at, root, &anchors)?;
         if read.old != root.seen {
             let path = root.path.join(managed::file_name(&root.target));
             return Err(TxnError::Changed { path, found: "it is not the manifest the plan was made from" });
         }
+        read.head =
+            heads::read(store.fs, store.heads, &root.target, &root.path, read.file.zip(read.old.as_ref()))
+                .map_err(TxnError::at("read the head of", &root.path))?;
         roots.push(read);
     }
     let above = anchors_above(store.fs, request, &roots, &mut anchors)?;
@@ -151,12 +158,13 @@ pub(super) fn prepare<'a, F: Fs>(
     let mut survey = Survey::new(store.fs, &anchors);
     let mut works = works_of_changes(&mut survey, request, &roots)?;
     check(&mut survey, &works)?;
-    let plan = plan_roots(&mut survey, request, &roots, &above, &store.next_id)?;
+    let mut plan = plan_roots(&mut survey, request, &roots, &above, &store.next_id)?;
     works.retain(|work| work.before != work.after.as_ref().map(New::entry));
     if works.is_empty() && plan.manifests.is_empty() {
         return Ok(None);
     }
 
+    plan.manifests.append(&mut head_works(store, &mut survey, request, &roots, &plan.manifests, state)?);
     let keep = contents_to_keep(store, &mut survey, &works, &plan.manifests, &plan.newly_managed)?;
     let snapshot = snapshot_work(store, &mut survey, request, &roots, plan.records, state)?;
     let mut builder = Builder::new(store, works.len() + plan.manifests.len() + 1);
@@ -178,6 +186,7 @@ pub(super) fn prepare<'a, F: Fs>(
         command: store.command.clone(),
         started_at: request.now.to_string(),
         anchors: anchors.paths.clone(),
+        anchor_ids: anchors.ids.clone(),
         steps: builder.steps,
         remove_dirs,
     };
@@ -229,6 +238,31 @@ fn snapshot_work<'a, F: Fs>(
     let place = state_place(store, state, format!("snapshots/{}{}", store.next_id, snapshot::ENDING))?;
     let id = survey.id(&place)?;
     Ok(Work { place, id, asked: None, before: None, after, keep: false, store: false, private: true })
+}
+
+/// The heads of the roots whose manifests change, as further files.
+fn head_works<'a, F: Fs>(
+    store: &Store<'_, F>,
+    survey: &mut Survey<'_, F>,
+    request: &Request,
+    roots: &[Root],
+    manifests: &[Work<'a>],
+    state: usize,
+) -> Result<Vec<Work<'a>>, TxnError> {
+    let mut works = Vec::new();
+    for (root, change) in roots.iter().zip(&request.roots) {
+        let manifest = root_place(root, &manifest_name(&change.target)?, &change.path)?;
+        let id = survey.id(&manifest)?;
+        let Some(manifest) = manifests.iter().find(|work| work.id == id) else { continue };
+        if root.head.file.is_none() && manifest.after.is_none() {
+            continue;
+        }
+        let name = heads::name(&change.target, &change.path);
+        let place = state_place(store, state, format!("heads/{name}"))?;
+        let (id, before, after) = (survey.id(&place)?, root.head.file, manifest.after.clone());
+        works.push(Work { place, id, asked: None, before, after, keep: false, store: false, private: true });
+    }
+    Ok(works)
 }
 
 fn works_of_changes<'a, F: Fs>(

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::TxnError;
 use super::engine::{is_elsewhere, remove_empty};
+use crate::blobs::Blobs;
 use crate::entry::{Entry, Observed, observe};
 use crate::fs::{EXCHANGE_SUFFIX, Fs, Mode, Rename, found};
 use crate::home::StateDirs;
@@ -38,10 +39,17 @@ pub struct Recovered {
     pub outcome: Outcome,
     /// Places somebody changed in the meantime; they were left alone.
     pub kept: Vec<PathBuf>,
+    /// Directories that cannot be reached. What is to be done there is done when they are back.
+    pub unreached: Vec<PathBuf>,
 }
 
-/// Ends everything unfinished, under the lock.
-pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recovered>, TxnError> {
+/// Ends everything unfinished as far as it can be reached, under the lock. A directory that was moved is found again if it
+/// is one of `candidates`.
+pub(crate) fn recover<F: Fs>(
+    fs: &F,
+    state: &StateDirs<F>,
+    candidates: &[PathBuf],
+) -> Result<Vec<Recovered>, TxnError> {
     let journals = state.path.join("journal");
     let list = Journal::list(fs, &state.journal).map_err(TxnError::at("list", &journals))?;
     let mut recovered = Vec::new();
@@ -54,25 +62,26 @@ pub(crate) fn recover<F: Fs>(fs: &F, state: &StateDirs<F>) -> Result<Vec<Recover
         let journal = Journal::read(fs, &state.journal, &name)
             .map_err(TxnError::at("read", &shown))?
             .map_err(|reason| TxnError::JournalInvalid { path: shown.clone(), reason })?;
-        let anchors = Anchors::reopen(fs, &journal.anchors)?;
+        let anchors = Anchors::reopen(fs, &journal.anchors, &journal.anchor_ids, candidates)?;
         normalise(fs, &journal, &anchors)?;
         let (outcome, kept) = match reached {
-            Stage::Prepare => {
-                remove_staged(fs, &journal, &anchors)?;
-                (Outcome::Undone, Vec::new())
-            }
-            Stage::Commit => {
-                let kept = complete(fs, &journal, &anchors)?;
-                (Outcome::Completed, kept)
-            }
+            Stage::Prepare => (Outcome::Undone, remove_staged(fs, &state.packs, &journal, &anchors)?),
+            Stage::Commit => (Outcome::Completed, complete(fs, &journal, &anchors)?),
         };
         sync_volumes(fs, &anchors)?;
-        Journal::remove(fs, &state.journal, &journal.id).map_err(TxnError::at("remove", &shown))?;
+        let rest = journal.only(|anchor| anchors.dirs.get(anchor).is_none_or(Option::is_none));
+        let unreached = rest.places();
+        if unreached.is_empty() {
+            Journal::remove(fs, &state.journal, &journal.id).map_err(TxnError::at("remove", &shown))?;
+        } else if rest.steps.len() < journal.steps.len() {
+            // What is done must not be done again: by then other commands have been there.
+            rest.write(fs, &state.journal, reached).map_err(TxnError::at("write", &shown))?;
+        }
         let Journal { id, command, started_at, .. } = journal;
-        recovered.push(Recovered { id, command, started_at, outcome, kept });
+        recovered.push(Recovered { id, command, started_at, outcome, kept, unreached });
     }
     // Without a journal, whatever is staged among our own files is a pruning that was cut short.
-    for (dir, name) in [(&state.packs, "packs"), (&state.snapshots, "snapshots")] {
+    for (dir, name) in [(&state.packs, "packs"), (&state.snapshots, "snapshots"), (&state.heads, "heads")] {
         let shown = state.path.join(name);
         for name in fs.list(dir).map_err(TxnError::at("list", &shown))? {
             if name.starts_with(STAGED_PREFIX) {
@@ -141,22 +150,58 @@ fn parent<F: Fs>(
     }
 }
 
-/// Removes everything staged: no place was touched.
-pub(super) fn remove_staged<F: Fs>(fs: &F, journal: &Journal, anchors: &Anchors<F>) -> Result<(), TxnError> {
+/// Removes everything staged: no place is touched. Returns where contents were kept that came out of their place, could
+/// not go back into it, and are nowhere else.
+pub(super) fn remove_staged<F: Fs>(
+    fs: &F,
+    packs: &F::Dir,
+    journal: &Journal,
+    anchors: &Anchors<F>,
+) -> Result<Vec<PathBuf>, TxnError> {
     let mut dirs = Dirs::new(fs, anchors);
+    let mut kept = Vec::new();
     for step in &journal.steps {
         let shown = anchors.shown(&step.place);
         let Some(dir) = parent(&mut dirs, &step.place, anchors)? else { continue };
         let removed = match &step.action {
             Action::Tree { dirs, files } => remove_tree(fs, &dir, step, dirs, files),
-            Action::Create { .. } | Action::Update { .. } => {
-                found(fs.remove_file(&dir, &step.staged)).map(drop)
+            Action::Create { .. } => found(fs.remove_file(&dir, &step.staged)).map(drop),
+            Action::Update { old, .. } | Action::Delete { old } => {
+                let aside = keep_aside(fs, packs, &dir, step, *old);
+                aside.map(|name| kept.extend(name.map(|name| shown.with_file_name(name))))
             }
-            Action::Delete { .. } => Ok(()),
         };
         removed.map_err(TxnError::at("remove what was staged for", &shown))?;
     }
-    Ok(())
+    Ok(kept)
+}
+
+/// Removes the staged file of an update or deletion. If it is the old content, which somebody kept from going back into
+/// its place, and the store does not have it, it gets a name of its own instead; returns that.
+fn keep_aside<F: Fs>(
+    fs: &F,
+    packs: &F::Dir,
+    dir: &F::Dir,
+    step: &Step,
+    old: Entry,
+) -> io::Result<Option<String>> {
+    let name = step.place.path.name();
+    if observe(fs, dir, &step.staged)?.is(Some(old))
+        && !is_exactly(fs, dir, name, old)?
+        && !Blobs::open(fs, Some(packs.clone()))?.contains(&old.sha256)
+    {
+        let number = step.staged.trim_start_matches(STAGED_PREFIX);
+        let shown = name.get(..name.len().min(200)).unwrap_or("file");
+        for name in [name.to_owned(), format!("{shown}.kept-{number}")] {
+            match fs.rename(dir, &step.staged, dir, &name, Rename::NoReplace) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                done => return done.map(|()| Some(name)),
+            }
+        }
+        // Both names are taken; a stray is better than a loss.
+        return Ok(Some(step.staged.clone()));
+    }
+    found(fs.remove_file(dir, &step.staged)).map(|_| None)
 }
 
 /// Removes the files and directories of a staged tree, and nothing else that may be in it.

@@ -13,6 +13,7 @@ use super::{FileChange, ManifestChange, Request, RootChange, TxnError};
 use crate::entry::{Entry, EntryKind, read_all};
 use crate::fs::{FileKind, Fs};
 use crate::hash::Digest;
+use crate::heads::{self, Head};
 use crate::managed::{self, CreatedDirs, ManagedFile, TargetManifest};
 use crate::path::RelPath;
 use crate::place::{Anchors, Place, RootAt};
@@ -26,6 +27,20 @@ pub(super) struct Root {
     pub(super) file: Option<Entry>,
     /// Whether that file could not be understood, so is not surely ours.
     pub(super) foreign: bool,
+    /// What the last command left there.
+    pub(super) head: Head,
+}
+
+impl Root {
+    /// What was managed before, as the history goes.
+    fn history(&self) -> Option<Arc<TargetManifest>> {
+        heads::merged(self.head.manifest.as_ref(), self.old.as_ref())
+    }
+}
+
+/// The name of the manifest of a target.
+pub(super) fn manifest_name(target: &str) -> Result<RelPath, TxnError> {
+    RelPath::new(managed::file_name(target)).map_err(|error| TxnError::bad_path(Path::new(target), &error))
 }
 
 /// What happens in all roots besides the files of the request.
@@ -85,9 +100,9 @@ pub(super) fn snapshot_root((change, root): (&RootChange, &Root)) -> SnapshotRoo
     SnapshotRoot {
         target: change.target.clone(),
         path: change.path.clone(),
-        had_manifest: root.old.is_some(),
+        had_manifest: root.history().is_some(),
         has_manifest: match change.manifest {
-            ManifestChange::Keep => root.old.is_some(),
+            ManifestChange::Keep => root.history().is_some(),
             ManifestChange::Write(_) => true,
             ManifestChange::Remove => false,
         },
@@ -108,7 +123,7 @@ pub(super) fn read_root<F: Fs>(
     let name = managed::file_name(target);
     RelPath::new(name.as_str()).map_err(|error| TxnError::bad_path(path, &error))?;
     let (None, Some(dir)) = (&at.missing, &anchors.dirs[at.anchor]) else {
-        return Ok(Root { at, old: None, file: None, foreign: false });
+        return Ok(Root { at, old: None, file: None, foreign: false, head: Head::default() });
     };
     let shown = path.join(&name);
     let stat = fs.stat(dir, &name).map_err(TxnError::at("look at", &shown))?;
@@ -116,7 +131,7 @@ pub(super) fn read_root<F: Fs>(
         None => {
             let read = managed::read_sharing(fs, dir, path, target, |_| None);
             let read = read.map_err(TxnError::at("read", &shown))?;
-            Ok(Root { at, old: read.manifest, file: None, foreign: false })
+            Ok(Root { at, old: read.manifest, file: None, foreign: false, head: Head::default() })
         }
         Some((FileKind::File, stat)) => {
             // Hashed and parsed from the same bytes, so that both surely are about the same content.
@@ -130,15 +145,15 @@ pub(super) fn read_root<F: Fs>(
             Ok(match managed::parse_sharing(&bytes, target, &shown, known) {
                 Ok((old, warnings)) => {
                     let (old, foreign) = (Some(Arc::new(old)), !warnings.is_empty());
-                    Root { at, old, file, foreign }
+                    Root { at, old, file, foreign, head: Head::default() }
                 }
-                Err(_) => Root { at, old: None, file, foreign: true },
+                Err(_) => Root { at, old: None, file, foreign: true, head: Head::default() },
             })
         }
         Some((FileKind::Symlink, _)) => {
             let text = fs.read_link(dir, &name).map_err(TxnError::at("read", &shown))?;
             let file = Some(Entry::new(Digest::of(&text), EntryKind::Symlink));
-            Ok(Root { at, old: None, file, foreign: true })
+            Ok(Root { at, old: None, file, foreign: true, head: Head::default() })
         }
         Some((FileKind::Directory, _)) => Err(TxnError::NotAFile { path: shown, found: "a directory" }),
         Some((FileKind::Special, _)) => {
@@ -162,7 +177,7 @@ pub(super) fn anchors_above<F: Fs>(
         above.push(match path.map(Path::to_owned) {
             Some(path) => {
                 let dir = fs.open_root(&path).map_err(TxnError::at("open", &path))?;
-                Some(anchors.add(path, dir))
+                Some(anchors.add(fs, path, dir)?)
             }
             None => None,
         });
@@ -296,9 +311,7 @@ fn manifest_work<'a, F: Fs>(
     if !plan.touched {
         return Ok(None);
     }
-    let name = RelPath::new(managed::file_name(target))
-        .map_err(|error| TxnError::bad_path(Path::new(target), &error))?;
-    let place = root_place(root, &name, Path::new(""))?;
+    let place = root_place(root, &manifest_name(target)?, Path::new(""))?;
     let after = match plan.new.clone() {
         None => None,
         Some(manifest) => {
@@ -334,7 +347,7 @@ impl<'a> Record<'a> {
         asked.reverse();
         asked.dedup_by(|second, first| first.path == second.path);
         asked.reverse();
-        let mut record = Self { root: index, asked, old: root.old.clone(), new, others: Vec::new() };
+        let mut record = Self { root: index, asked, old: root.history(), new, others: Vec::new() };
         record.others = side_by_side(listed(record.old.as_ref()), listed(record.new.as_ref()))
             .filter(|(was, is)| was != is)
             .filter_map(|(was, is)| {

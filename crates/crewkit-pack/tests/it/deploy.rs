@@ -1,6 +1,8 @@
 //! What a transaction promises on a healthy, a full and a read-only disk.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crewkit_core::Code;
 use crewkit_pack::entry::{Entry, EntryKind};
@@ -148,7 +150,7 @@ fn readers_report_a_command_that_was_cut_short_and_write_nothing() {
         }
         cut.set_fault(Fault::None);
         let before = cut.tree("/");
-        if let Some(pending) = world(&cut).home.pending().unwrap() {
+        for pending in world(&cut).home.pending().unwrap() {
             assert_eq!(pending.command, "deploy");
             seen.insert(pending.stage);
         }
@@ -309,4 +311,67 @@ fn an_edit_at_any_moment_survives() {
         }
         assert!(refused > 0, "{what}: no moment in which the edit was noticed");
     }
+}
+
+/// An adopted file is edited while its deploy fails, or is killed, and is taken back: the original must not be lost.
+#[test]
+fn two_mishaps_at_once_do_not_lose_an_adopted_original() {
+    use crate::sim::Fault;
+    let mut kept_aside = 0;
+    let fs = scene();
+    world(&fs).deploy(&[want(&[("gone.md", "ours")])], 1).unwrap();
+    fs.put_file("/p/a.md", b"original");
+    fs.put_file("/p/gone.md", b"original too");
+    let wants = [want(&[("a.md", "adopted"), ("z.md", "last")])];
+    let calls = {
+        let run = fs.fork();
+        run.set_fault(Fault::None);
+        world(&run).deploy(&wants, 2).unwrap();
+        run.calls()
+    };
+    for place in ["a.md", "gone.md"] {
+        for edit in 1..=calls {
+            for fail in edit + 1..=calls {
+                for kill in [false, true] {
+                    // Near each other is where they matter; far apart a sample does.
+                    if fail > edit + 12 && !(fail + edit).is_multiple_of(7) {
+                        continue;
+                    }
+                    let run = fs.fork();
+                    let original = format!("original{}", if place == "a.md" { "" } else { " too" });
+                    let overwritten = Arc::new(AtomicBool::new(false));
+                    let (was, seen) = (file(&original), overwritten.clone());
+                    run.meddle(edit, move |run| {
+                        seen.store(run.tree("/p").get(place) == Some(&was), Ordering::SeqCst);
+                        run.put_file(&format!("/p/{place}"), b"edited");
+                    });
+                    run.set_fault(if kill {
+                        Fault::Kill { at: fail }
+                    } else {
+                        Fault::Once { at: fail, errno: 5 }
+                    });
+                    let outcome = world(&run).deploy(&wants, 2);
+                    run.set_fault(Fault::None);
+                    let locked = world(&run).home.lock_alone("deploy").map(drop);
+                    let context =
+                        format!("{place} edited before {edit}, fault at {fail}, kill {kill}: {outcome:?}");
+                    locked.unwrap_or_else(|error| panic!("{context}: {error}"));
+                    let tree = run.tree("/p");
+                    let blobs = world(&run).home.blobs().unwrap();
+                    for text in ["original", "original too", "edited"] {
+                        // What the editor itself replaced is the editor's business.
+                        let theirs = text == original && overwritten.load(Ordering::SeqCst);
+                        let here = tree.values().any(|node| *node == file(text));
+                        let stored = blobs.contains(&Digest::of(text.as_bytes()));
+                        assert!(here || stored || theirs, "{context}: {text:?} is lost: {tree:?}");
+                    }
+                    let aside = tree.keys().filter(|path| path.contains(".kept-")).count();
+                    kept_aside += aside;
+                    assert!(tree.keys().all(|path| !path.contains(".crewkit-")), "{context}: {tree:?}");
+                    assert!(run.tree("/home/state/crewkit/journal").is_empty(), "{context}");
+                }
+            }
+        }
+    }
+    assert!(kept_aside > 0, "no run came to the case this is about");
 }

@@ -407,3 +407,66 @@ fn a_plain_deploy_first_ends_what_a_killed_one_left() {
         assert!(rolls_back || ended > 0, "no kill was late enough");
     }
 }
+
+/// A deploy that is killed while its project is moved away, deployed elsewhere meanwhile, and brought back, or not.
+#[test]
+fn a_project_that_is_away_is_reported_and_ended_wherever_it_turns_up() {
+    if !has_strace("kills of deploys whose project is moved away") {
+        return;
+    }
+    let deploy = Deploy { apply: Some(Consent::Given), adopt: false, confirm_token: None };
+    let all = std::env::var("CREWKIT_RACES").is_ok_and(|extent| extent == "all");
+    for comes_back in [true, false] {
+        let (mut nth, mut waited) = (0, 0);
+        loop {
+            nth += if all { 1 } else { 4 };
+            let temp = deployed();
+            let base = temp.path();
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=renameat2"]);
+            command.args(["-e", &format!("inject=renameat2:signal=KILL:when={nth}"), "--"]);
+            command.arg(std::env::current_exe().unwrap());
+            command.args(["--exact", CHILD, "--ignored", "--nocapture", "--quiet"]);
+            with_scene(&mut command, base, 1, true);
+            if outcome(command.spawn().unwrap()).is_some() {
+                break;
+            }
+            let what = format!("killed at rename {nth}, comes back: {comes_back}");
+            let (home, moved) = (base.join("proj"), base.join("moved"));
+            fs::rename(&home, &moved).unwrap();
+
+            // Somebody goes on in another project; each command says what is left to do, and where.
+            let mut env = Env::at_home(base.join("home"));
+            env.cwd = base.join("other");
+            fs::create_dir_all(&env.cwd).unwrap();
+            let other = Pack::new(env.clone());
+            let applied = other.deploy(&select(base, 2), &deploy).unwrap();
+            let waits = |warnings: &[String]| {
+                let shown = home.display().to_string();
+                warnings.iter().any(|warning| warning.contains(&shown) && warning.contains("cannot be ended"))
+            };
+            if waits(&applied.warnings) {
+                waited += 1;
+                assert!(waits(&other.status(&select(base, 2), &[]).unwrap().warnings), "{what}");
+                assert!(waits(&other.doctor(&select(base, 2), None).unwrap().warnings), "{what}");
+                assert!(waits(&other.deploy(&select(base, 2), &deploy).unwrap().warnings), "{what}");
+            }
+            fs::remove_dir_all(base.join("other")).unwrap();
+            env.cwd = if comes_back { home.clone() } else { moved.clone() };
+            if comes_back {
+                fs::rename(&moved, &home).unwrap();
+            }
+            Pack::new(env)
+                .deploy(&select(base, 1), &deploy)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            if !comes_back {
+                fs::rename(&moved, &home).unwrap();
+            }
+            assert_eq!(generation(base, &what), Some(1), "{what}");
+            assert!(tree(base).keys().all(|path| !path.to_string_lossy().contains(".crewkit-")), "{what}");
+            let journals = fs::read_dir(base.join("home/.agentpack/state/crewkit/journal")).unwrap();
+            assert_eq!(journals.count(), 0, "{what}");
+        }
+        assert!(waited > 1, "{waited} of the kills left something to do in the project");
+    }
+}

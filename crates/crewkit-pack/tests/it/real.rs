@@ -148,7 +148,12 @@ fn many_files_are_staged_by_several_threads_from_sources_of_all_sizes() {
         new.content = Content::File(path.into());
     }
     let home = StateHome::new(temp.path().join("home")).threads(4);
-    let lock = LockRequest { command: "deploy".to_owned(), since: at(1), wait: std::time::Duration::ZERO };
+    let lock = LockRequest {
+        command: "deploy".to_owned(),
+        since: at(1),
+        wait: std::time::Duration::ZERO,
+        roots: Vec::new(),
+    };
     home.lock(&lock).unwrap().apply(&request).unwrap();
     for (path, text) in &wants {
         assert!(fs::read(root.join(path)).unwrap() == text.as_bytes(), "{path}");
@@ -199,7 +204,8 @@ fn concurrent_deploys_come_one_after_the_other() {
                 for round in 0..10 {
                     let n = worker * 100 + round;
                     let wait = std::time::Duration::from_mins(2);
-                    let lock = LockRequest { command: format!("deploy {n}"), since: at(1), wait };
+                    let lock =
+                        LockRequest { command: format!("deploy {n}"), since: at(1), wait, roots: Vec::new() };
                     let locked = world.home.lock(&lock).unwrap();
                     world.deploy_locked(&locked, &[generation(n)], n).unwrap();
                 }

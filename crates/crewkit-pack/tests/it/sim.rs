@@ -310,6 +310,20 @@ impl SimFs {
         disk.settle();
     }
 
+    /// Gives something another name, as a move or an unmount and mount would.
+    pub(crate) fn move_to(&self, from: &str, to: &str) {
+        let split = |path: &'_ str| {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            (PathBuf::from(if parent.is_empty() { "/" } else { parent }), name.to_owned())
+        };
+        let mut disk = self.disk.lock().unwrap();
+        let (from, to) = (split(from), split(to));
+        let (from_dir, to_dir) = (disk.resolve(&from.0).unwrap(), disk.resolve(&to.0).unwrap());
+        let inode = disk.entry(from_dir, &from.1).unwrap();
+        disk.names(vec![(from_dir, from.1, None), (to_dir, to.1, Some(inode))]);
+        disk.settle();
+    }
+
     pub(crate) fn remove(&self, path: &str) {
         let (parent, name) = path.rsplit_once('/').unwrap();
         let mut disk = self.disk.lock().unwrap();

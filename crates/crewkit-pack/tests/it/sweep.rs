@@ -209,6 +209,50 @@ fn killed_at_any_call_and_killed_again_while_recovering() {
     }
 }
 
+/// A root is away while others go on: a disk that is not mounted, with or without the directory it is mounted on.
+#[test]
+fn what_was_cut_short_in_a_root_that_is_away_is_ended_when_it_is_back() {
+    let mut kept = 0;
+    for scenario in scenarios() {
+        let expected = expect(&scenario);
+        for n in 1.. {
+            let fs = scenario.before.fork();
+            fs.set_fault_in_changes(Fault::Kill { at: n });
+            if world(fs.clone()).deploy(&scenario.wants, 200).is_ok() {
+                break;
+            }
+            fs.set_fault(Fault::None);
+            for (away, mount_point) in [("/p", false), ("/p", true), ("/real", false), ("/real", true)] {
+                let context =
+                    format!("{} killed at {n}, {away} away, mount point {mount_point}", scenario.name);
+                let fs = fs.fork();
+                fs.move_to(away, "/away");
+                if mount_point {
+                    fs.make_dir(away);
+                }
+                let elsewhere = World::new(fs.clone(), "/home/.agentpack", &[("zed", Path::new("/else"))]);
+                for seconds in [300, 301] {
+                    let text = format!("at {seconds}");
+                    elsewhere
+                        .deploy(&[want(&[("x.md", &text)])], seconds)
+                        .unwrap_or_else(|error| panic!("{context}: {error}"));
+                }
+                let pending = elsewhere.home.pending().unwrap();
+                assert!(pending.iter().all(|one| !one.unreached.is_empty()), "{context}: {pending:?}");
+                kept += pending.len();
+                if mount_point {
+                    fs.remove(away);
+                }
+                fs.move_to("/away", away);
+                world(fs.clone()).recover().unwrap_or_else(|error| panic!("{context}: {error}"));
+                expected.assert_either(&trees(&fs), &context);
+                assert_tidy(&fs, &context);
+            }
+        }
+    }
+    assert!(kept > 100, "only {kept} journals had to wait");
+}
+
 /// A small generator of our own: proptest would shrink the seed, which says nothing.
 pub(crate) struct Dice(u64);
 

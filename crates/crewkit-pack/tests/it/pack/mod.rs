@@ -10,4 +10,5 @@ mod place;
 mod security;
 mod shared;
 mod tokens;
+mod vanished;
 mod workspace;
