@@ -5,6 +5,7 @@
 mod admin;
 mod coder_kit;
 mod contracts;
+mod corpus;
 mod edges;
 mod endpoint;
 mod faults;

@@ -18,7 +18,7 @@ const CANARIES: [(&str, &str); 5] = [
 ];
 
 /// Those of them that drivers, which may need the others, do not get.
-const SECRETS: [&str; 2] = ["LLM_API_KEY", "CREWKIT_CANARY"];
+const SECRETS: [&str; 4] = ["LLM_API_KEY", "CREWKIT_CANARY", "CODER_SESSION_TOKEN", "CODER_AGENT_TOKEN"];
 
 /// A server of this machine's fleet with secrets around it, and a repository to work on.
 struct Ground {
@@ -184,6 +184,38 @@ fn a_driver_has_a_session_of_its_own_and_nothing_that_was_the_servers() {
 }
 
 /// Pipes in the place of files of the kit: whoever reads them must not wait.
+#[test]
+fn a_link_out_of_a_workspace_leads_no_kit_there() {
+    let ground = Ground::with(&["true"], |home| write_pack(home, "Be kind.\n"));
+    let outside = ground.path("outside");
+    std::fs::create_dir(&outside).unwrap();
+    for (agent, link) in [("papi", "AGENTS.md"), ("sony", ".codex")] {
+        let workspace = ground.agent(agent, "Nothing");
+        let precious = outside.join(format!("{agent}.md"));
+        std::fs::write(&precious, "mine").unwrap();
+        let _ = std::fs::remove_file(workspace.join(link));
+        let _ = std::fs::remove_dir_all(workspace.join(link));
+        let target = if link == "AGENTS.md" { &precious } else { &outside };
+        std::os::unix::fs::symlink(target, workspace.join(link)).unwrap();
+    }
+    write_pack(&ground.path("home"), "Be kinder.\n");
+    for arguments in
+        [&["fleet", "equip", "--all"][..], &["fleet", "equip", "--agent", "papi"], &["fleet", "drift"]]
+    {
+        output(crewkit(&ground.path("home")).args(arguments));
+    }
+    for agent in ["papi", "sony"] {
+        ground.fleet(&["delete", agent]);
+    }
+    let mut left: Vec<_> =
+        std::fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["papi.md", "sony.md"], "nothing came, nothing went");
+    for agent in ["papi", "sony"] {
+        assert_eq!(std::fs::read_to_string(outside.join(format!("{agent}.md"))).unwrap(), "mine");
+    }
+}
+
 #[test]
 fn pipes_in_place_of_kit_files_hold_nobody_up() {
     let ground = Ground::with(&["true"], |home| write_pack(home, "Be kind.\n"));

@@ -16,6 +16,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
+use super::git_output;
+
 /// Longest output of git that is read.
 const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
 const COMPLAINT_BYTES: usize = 2000;
@@ -155,35 +157,10 @@ impl Git {
     pub(crate) async fn without_filters(&self, place: &Place) -> Result<Self, GitError> {
         let listed = self.at(place).args(["config", "--show-scope", "-z", "--get-regexp", r"^filter\."]);
         // Exit code 1 means that there are none.
-        let settings = listed.lookup().await?.map(|listing| settings_against(&listing)).unwrap_or_default();
+        let settings =
+            listed.lookup().await?.map(|listing| git_output::settings_against(&listing)).unwrap_or_default();
         Ok(Self { settings, ..self.clone() })
     }
-}
-
-/// Turns `scope NUL name NEWLINE value NUL …` into settings that restore what the user's own configuration says.
-fn settings_against(listing: &[u8]) -> Vec<OsString> {
-    let text = String::from_utf8_lossy(listing);
-    let mut own: Vec<(String, String)> = Vec::new();
-    let mut foreign: Vec<String> = Vec::new();
-    let mut parts = text.split('\0');
-    while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
-        let (name, value) = entry.split_once('\n').unwrap_or((entry, "true"));
-        if matches!(scope, "global" | "system") {
-            own.push((name.to_owned(), value.to_owned()));
-        } else {
-            foreign.push(name.to_owned());
-        }
-    }
-    foreign.sort();
-    foreign.dedup();
-    foreign
-        .into_iter()
-        .map(|name| {
-            let value = own.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
-            let fallback = if name.ends_with(".required") { "false" } else { "" };
-            OsString::from(format!("{name}={}", value.unwrap_or(fallback)))
-        })
-        .collect()
 }
 
 /// One git command under construction.
@@ -355,7 +332,7 @@ mod tests {
                         local\0filter.lfs.clean\n/tmp/evil\0\
                         local\0filter.x.smudge\n/tmp/evil\0\
                         worktree\0filter.x.required\ntrue\0";
-        let settings = settings_against(listing);
+        let settings = git_output::settings_against(listing);
         let expected =
             ["filter.lfs.clean=git-lfs clean -- %f", "filter.x.required=false", "filter.x.smudge="];
         assert_eq!(settings, expected.map(OsString::from));

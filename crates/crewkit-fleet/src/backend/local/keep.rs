@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::copy::move_tree;
 use super::git::{Git, GitError, Place, one_line};
+use super::git_output::{self, WorktreeStatus};
 use super::hazard;
 use super::trash::{Trash, Trashed};
 use super::worktree::{Checkout, Workspace, removal};
@@ -169,59 +170,6 @@ async fn save_admin(admin_dir: &Path, trashed: &Path) -> std::io::Result<()> {
     saved.await.unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()))
 }
 
-/// What `git status` tells of a worktree.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Survey {
-    /// The commit HEAD is at; none before the first.
-    head: Option<String>,
-    /// The branch HEAD is on.
-    branch: Option<String>,
-    /// Changed, staged, conflicting or untracked files besides the kit's.
-    changed: bool,
-    /// Files that are ignored besides the kit's.
-    ignored: bool,
-    /// A merge, rebase or the like is half done.
-    half_done: bool,
-}
-
-impl Survey {
-    fn parse(status: &[u8], kit_files: &[String]) -> Self {
-        let mut survey = Self::default();
-        let text = String::from_utf8_lossy(status);
-        let mut records = text.split('\0');
-        while let Some(record) = records.next() {
-            if let Some(header) = record.strip_prefix("# ") {
-                match header.split_once(' ') {
-                    Some(("branch.oid", oid)) if oid != "(initial)" => survey.head = Some(oid.to_owned()),
-                    Some(("branch.head", name)) if name != "(detached)" => {
-                        survey.branch = Some(name.to_owned());
-                    }
-                    _ => {}
-                }
-                continue;
-            }
-            let (kind, rest) = record.split_once(' ').unwrap_or((record, ""));
-            match kind {
-                "" => {}
-                "?" => survey.changed |= !is_kit(rest, kit_files),
-                "!" => survey.ignored |= !is_kit(rest, kit_files),
-                // A renamed file is followed by its old name in a record of its own.
-                "2" => {
-                    survey.changed = true;
-                    records.next();
-                }
-                _ => survey.changed = true,
-            }
-        }
-        survey
-    }
-}
-
-/// Whether an entry of `git status` is one of the kit's files.
-fn is_kit(path: &str, kit_files: &[String]) -> bool {
-    kit_files.iter().any(|file| file == path)
-}
-
 /// Commits what is not committed and names what HEAD is at. Tells whether that was everything there was.
 async fn save(
     git: &Git,
@@ -240,13 +188,13 @@ async fn save(
         "--ignore-submodules=dirty",
     ];
     let status = git.at(place).args(status).run().await?;
-    let mut survey = Survey::parse(&status, leaving.kit_files);
+    let mut survey = WorktreeStatus::parse(&status, leaving.kit_files);
     let half_done =
         ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply"];
     survey.half_done = half_done.iter().any(|name| checkout.admin_dir.join(name).exists());
     let mut kept = Kept::default();
     let mut tip = survey.head.clone();
-    let mut links = links(&git.at(place).args(["ls-files", "--stage", "-z"]).run().await?);
+    let mut links = git_output::links(&git.at(place).args(["ls-files", "--stage", "-z"]).run().await?);
     if survey.changed {
         match commit_everything(git, place, leaving, &survey, &links).await {
             Ok(commit) => {
@@ -289,13 +237,6 @@ struct Saved {
     links: Vec<String>,
 }
 
-/// The places of other repositories in a listing of `ls-files --stage -z`.
-fn links(listing: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(listing);
-    let entries = text.split('\0').filter(|entry| entry.starts_with("160000 "));
-    entries.filter_map(|entry| Some(entry.split_once('\t')?.1.to_owned())).collect()
-}
-
 /// Whether there is nothing to lose in a directory.
 fn is_empty(dir: &Path) -> bool {
     match std::fs::read_dir(dir) {
@@ -309,7 +250,7 @@ async fn commit_everything(
     git: &Git,
     place: &Place,
     leaving: Leaving<'_>,
-    survey: &Survey,
+    survey: &WorktreeStatus,
     links: &[String],
 ) -> Result<Saved, GitError> {
     let scratch = Scratch::new(place);
@@ -323,7 +264,8 @@ async fn commit_everything(
     add.extend(left_out.map(|file| OsString::from(format!(":(exclude,top,literal){file}"))));
     git.at(place).index(&index).args(add).run().await?;
     let tree = git.at(place).index(&index).args(["write-tree"]).line().await?;
-    let links = self::links(&git.at(place).index(&index).args(["ls-files", "--stage", "-z"]).run().await?);
+    let links =
+        git_output::links(&git.at(place).index(&index).args(["ls-files", "--stage", "-z"]).run().await?);
 
     let mut parents: Vec<String> = survey.head.iter().cloned().collect();
     // What was staged and then changed again is in neither HEAD nor the files.
@@ -356,11 +298,7 @@ async fn staged_tree(git: &Git, place: &Place, scratch: &Scratch) -> Result<Opti
     let entries = git.at(place).args(["ls-files", "--stage", "-z"]).run().await?;
     // Entries that only announce a file name a blob that need not exist.
     git.at(place).args(["hash-object", "-w", "--stdin"]).input(Vec::new()).run().await?;
-    let settled = entries.split(|byte| *byte == 0).filter(|entry| {
-        let stage = entry.split(|byte| *byte == b'\t').next().and_then(<[u8]>::last);
-        stage == Some(&b'0')
-    });
-    let settled: Vec<u8> = settled.flat_map(|entry| entry.iter().copied().chain([0])).collect();
+    let settled = git_output::without_conflicts(&entries);
     if settled.is_empty() {
         return Ok(None);
     }
@@ -538,7 +476,8 @@ mod tests {
 
     #[test]
     fn the_status_of_a_worktree_is_understood() {
-        let parse = |text: &str| Survey::parse(text.replace('|', "\0").as_bytes(), &["AGENTS.md".to_owned()]);
+        let parse =
+            |text: &str| WorktreeStatus::parse(text.replace('|', "\0").as_bytes(), &["AGENTS.md".to_owned()]);
         let clean = parse("# branch.oid abc|# branch.head crewkit/papi|");
         assert_eq!((clean.head.as_deref(), clean.branch.as_deref()), (Some("abc"), Some("crewkit/papi")));
         assert!(!clean.changed && !clean.ignored);
@@ -548,7 +487,7 @@ mod tests {
         assert!(parse("1 .M N... 100644 100644 100644 a b x|").changed);
         let renamed = parse("2 R. N... 100644 100644 100644 a b R100 new|? AGENTS.md|! x|");
         assert!(renamed.changed && renamed.ignored);
-        assert_eq!(parse("# branch.oid (initial)|# branch.head (detached)|"), Survey::default());
+        assert_eq!(parse("# branch.oid (initial)|# branch.head (detached)|"), WorktreeStatus::default());
     }
 
     #[test]

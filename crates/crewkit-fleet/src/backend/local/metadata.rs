@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use super::Local;
 use super::backend::Handle;
 use super::git::Place;
+use super::git_output::WorktreeStatus;
 use super::hazard;
 use crate::metadata::Metadata;
 use crate::metadata::runner::{Runner, Told, git_metadata};
@@ -103,7 +104,7 @@ impl Local {
             hazard::check(&place.dir, MOST_ENTRIES).await?;
             let longest = Duration::from_millis(self.shared.options.limits.fleet_metadata_agent_ms);
             let git = self.shared.options.git.within(longest).without_filters(&place).await?;
-            let status = ["status", "--porcelain=v2", "--branch", "--ignore-submodules=dirty"];
+            let status = ["status", "--porcelain=v2", "-z", "--branch", "--ignore-submodules=dirty"];
             git.at(&place).args(status).run().await
         };
         let output = match asked.await {
@@ -113,11 +114,8 @@ impl Local {
                 return None;
             }
         };
-        let text = String::from_utf8_lossy(&output);
-        let header = |name: &str| text.lines().find_map(|line| line.strip_prefix("# ")?.strip_prefix(name));
-        let branch = header("branch.head ").filter(|name| *name != "(detached)");
-        let sha = header("branch.oid ").filter(|sha| *sha != "(initial)");
-        let dirty = text.lines().any(|line| !line.starts_with('#'));
-        Some(git_metadata(branch, sha, Some(dirty)))
+        let status = WorktreeStatus::parse(&output, &[]);
+        let (branch, sha) = (status.branch.as_deref(), status.head.as_deref());
+        Some(git_metadata(branch, sha, Some(status.changed)))
     }
 }

@@ -7,6 +7,7 @@ mod backend;
 mod copy;
 mod equip;
 pub mod git;
+pub mod git_output;
 #[cfg(test)]
 mod git_states_tests;
 mod hazard;

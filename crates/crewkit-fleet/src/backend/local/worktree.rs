@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::copy;
 use super::git::{Git, GitError, Place, one_line};
+use super::git_output::branch_of_worktree;
 use super::project::{Kind, LocalProject};
 
 /// Branches that were tried before giving up on a name.
@@ -250,17 +251,7 @@ async fn registered_branch(
     path: &Path,
 ) -> Result<Option<Option<String>>, GitError> {
     let listing = git.at(repository).args(["worktree", "list", "--porcelain"]).run().await?;
-    let text = String::from_utf8_lossy(&listing);
-    let wanted = path.to_string_lossy();
-    // Fields could be separated by NUL only since git 2.36; a path with a line ending is not found here.
-    for worktree in text.split("\n\n") {
-        let mut fields = worktree.lines();
-        if fields.next().and_then(|field| field.strip_prefix("worktree ")) == Some(&*wanted) {
-            let branch = fields.find_map(|field| field.strip_prefix("branch refs/heads/"));
-            return Ok(Some(branch.map(str::to_owned)));
-        }
-    }
-    Ok(None)
+    Ok(branch_of_worktree(&listing, path))
 }
 
 #[cfg(test)]
