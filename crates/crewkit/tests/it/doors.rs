@@ -112,12 +112,24 @@ fn a_request_whose_sender_is_gone_is_not_carried_out() {
     let port = served.base.rsplit(':').next().unwrap();
     let body = r#"{"contract":"ghost"}"#;
     let script = format!(
-        "for i in $(seq 100); do exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'POST /api/ops/agent_start HTTP/1.1\\r\\nHost: localhost\\r\\n\
-         Content-Type: application/json\\r\\nContent-Length: {}\\r\\n\\r\\n{body}' >&3; exec 3>&-; done",
+        "for i in 1 2 3; do exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'POST /api/ops/agent_start HTTP/1.1\\r\\nHost: localhost\\r\\n\
+         Content-Type: application/json\\r\\nContent-Length: {}\\r\\n\\r\\n{body}' >&3; timeout 0.2 cat /dev/zero >&3; exec 3>&-; done; true",
         body.len()
     );
+    // The server sees the connections only when their sender is gone, and more is on the way than it takes in at once, so that
+    // their end does not show.
+    let server = rustix::process::Pid::from_child(&served.child);
+    rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
     let (code, _, err) = output(beside(&served, NOBODY, "bash").args(["-c", &script]));
+    rustix::process::kill_process(server, rustix::process::Signal::CONT).unwrap();
     assert_eq!(code, 0, "{err}");
+    let refused = "crewkit_http_requests_total{door=\"rest\",status=\"403\"} 3";
+    let metrics = || ask(curl(), &[&format!("{}/metrics", served.base)]).1;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while !metrics().contains(refused) {
+        assert!(std::time::Instant::now() < deadline, "not all were refused: {}", metrics());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     let (_, list, _) = output(crewkit(home.path()).args(["agent", "list", "--json"]));
     assert_eq!(serde_json::from_str::<Value>(&list).unwrap(), json!({"agents": []}));
 }
