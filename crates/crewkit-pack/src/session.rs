@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crewkit_core::Code;
+
 use crate::desired::{self, Desired, DesiredFile, DesiredRoot, Layout};
 use crate::entry::Observed;
 use crate::env::Env;
@@ -51,6 +53,57 @@ impl Default for Select {
             machine: None,
             dry_run: false,
         }
+    }
+}
+
+/// Parts of a selection, each of which may be left open. A session has one: it fills in what a call leaves open, and what a
+/// call says must not differ from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Choices {
+    /// The config repo.
+    pub repo: Option<PathBuf>,
+    /// The profile; `default` leaves it open.
+    pub profile: Option<String>,
+    /// A target's name; `all` leaves it open.
+    pub target: Option<String>,
+    /// The machine id.
+    pub machine: Option<String>,
+    /// Whether nothing at all may be written.
+    pub dry_run: bool,
+}
+
+impl Choices {
+    /// What a call that chose `asked` is about, in a session that chose this.
+    pub fn narrow(&self, asked: Self) -> Result<Select> {
+        fn one<T: PartialEq + Clone>(
+            name: &str,
+            fixed: Option<&T>,
+            asked: Option<T>,
+            shown: fn(&T) -> String,
+        ) -> Result<Option<T>> {
+            match (fixed, asked) {
+                (Some(fixed), Some(asked)) if *fixed != asked => {
+                    let (fixed, asked) = (shown(fixed), shown(&asked));
+                    let message =
+                        format!("this session is for {name} `{fixed}` alone; `{asked}` is not allowed");
+                    Err(PackError::new(Code::ArgumentInvalid, message).detail("argument", name))
+                }
+                (fixed, asked) => Ok(fixed.cloned().or(asked)),
+            }
+        }
+        let open =
+            |chosen: Option<String>| chosen.filter(|name| name != ALL_TARGETS && name != DEFAULT_PROFILE);
+        let path = |path: &PathBuf| path.display().to_string();
+        let target = one("target", open(self.target.clone()).as_ref(), open(asked.target), String::clone)?;
+        let profile =
+            one("profile", open(self.profile.clone()).as_ref(), open(asked.profile), String::clone)?;
+        Ok(Select {
+            repo: one("repo", self.repo.as_ref(), asked.repo, path)?,
+            profile: profile.unwrap_or_else(|| DEFAULT_PROFILE.to_owned()),
+            target: target.unwrap_or_else(|| ALL_TARGETS.to_owned()),
+            machine: one("machine", self.machine.as_ref(), asked.machine, String::clone)?,
+            dry_run: self.dry_run || asked.dry_run,
+        })
     }
 }
 

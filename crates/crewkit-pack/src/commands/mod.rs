@@ -15,7 +15,7 @@ use crate::hash_cache::{self, HashCache};
 use crate::home::{Locked, Pending, StateHome};
 use crate::managed::KnownManifests;
 use crate::manifest::{self, LastManifest};
-use crate::session::{Select, Session};
+use crate::session::{Choices, Select, Session};
 use crate::state_lock::LockRequest;
 use crate::transaction::{Outcome, Recovered};
 use crate::view;
@@ -69,6 +69,7 @@ pub struct Pack {
     manifest: Arc<LastManifest>,
     known: Arc<KnownManifests>,
     tokens: Arc<Mutex<Tokens>>,
+    session: Choices,
 }
 
 impl Pack {
@@ -78,7 +79,14 @@ impl Pack {
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
         let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
         let (cache, manifest) = (Arc::new(cache), Arc::new(manifest));
-        Self { env, cache, manifest, known: Arc::default(), tokens: Arc::default() }
+        Self {
+            env,
+            cache,
+            manifest,
+            known: Arc::default(),
+            tokens: Arc::default(),
+            session: Choices::default(),
+        }
     }
 
     /// The same service, telling `progress` how far it has come.
@@ -86,7 +94,19 @@ impl Pack {
     pub fn telling(&self, progress: Arc<dyn Progress>) -> Self {
         let env = Env { progress, ..self.env.clone() };
         let (cache, manifest) = (Arc::clone(&self.cache), Arc::clone(&self.manifest));
-        Self { env, cache, manifest, known: Arc::clone(&self.known), tokens: Arc::clone(&self.tokens) }
+        let (known, tokens) = (Arc::clone(&self.known), Arc::clone(&self.tokens));
+        Self { env, cache, manifest, known, tokens, session: self.session.clone() }
+    }
+
+    /// The same service for a session that chose `session` once for all its calls.
+    #[must_use]
+    pub fn choosing(self, session: Choices) -> Self {
+        Self { session, ..self }
+    }
+
+    /// What a call that chose `asked` is about.
+    pub fn select(&self, asked: Choices) -> Result<Select> {
+        self.session.narrow(asked)
     }
 
     /// The surroundings.

@@ -22,7 +22,7 @@ use crate::home::StateHome;
 use crate::managed;
 use crate::place::RootDir;
 use crate::plan::{self, Plan, RootState};
-use crate::session::{Select, Session};
+use crate::session::{Choices, Select, Session};
 use crate::transaction::{Outcome, TxnError};
 
 /// What a deployment into a workspace did.
@@ -75,7 +75,14 @@ impl Pack {
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
         let (cache, manifest) = (Arc::new(cache), Arc::clone(&self.manifest));
-        Self { env, cache, manifest, known: Arc::default(), tokens: Arc::default() }
+        Self {
+            env,
+            cache,
+            manifest,
+            known: Arc::default(),
+            tokens: Arc::default(),
+            session: Choices::default(),
+        }
     }
 
     /// Ends what was cut short in a workspace. Returns the snapshot of what was completed; nothing when nothing was
@@ -133,6 +140,7 @@ impl Pack {
             manifest: Arc::clone(&self.manifest),
             known: Arc::default(),
             tokens: Arc::default(),
+            session: Choices::default(),
         };
         let session = here.session(select)?;
         let desired = session.desired(&mut Vec::new())?;

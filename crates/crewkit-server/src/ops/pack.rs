@@ -8,8 +8,7 @@ use crewkit_core::{Code, Toolset};
 use crewkit_pack::PackError;
 use crewkit_pack::commands::{Consent, Deploy, Explain, Pack};
 use crewkit_pack::envelope::{self, Answer, CommandName};
-use crewkit_pack::manifest::{ALL_TARGETS, DEFAULT_PROFILE};
-use crewkit_pack::session::Select;
+use crewkit_pack::session::{Choices, Select};
 use crewkit_pack::status::Kind;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -125,30 +124,34 @@ pub(super) const NOT_ADVERTISED: [(&str, &str); 1] = [("deploy_apply", "confirm_
 pub fn operations() -> Vec<Operation> {
     vec![
         row("plan", "Plan", "Show what a deploy would create, update and delete.", SELECTION, |call| {
-            answer(call, name(&["plan"]), |pack, call| pack.plan(&select(call)))
+            answer(call, name(&["plan"]), |pack, call| pack.plan(&select(pack, call)?))
         }),
         row("diff", "Diff", "Show what a deploy would change; same data as plan.", SELECTION, |call| {
-            answer(call, name(&["diff"]), |pack, call| pack.plan(&select(call)))
+            answer(call, name(&["diff"]), |pack, call| pack.plan(&select(pack, call)?))
         }),
         row("preview", "Preview", "Show the plan, optionally with unified diffs.", PREVIEW, |call| {
-            answer(call, name(&["preview"]), |pack, call| pack.preview(&select(call), call.flag("diff")))
+            answer(call, name(&["preview"]), |pack, call| {
+                pack.preview(&select(pack, call)?, call.flag("diff"))
+            })
         }),
         row("status", "Status", "Compare deployed files with what they should be.", STATUS, |call| {
             answer(call, name(&["status"]), |pack, call| {
                 let only = call.texts("only").unwrap_or_default();
                 let only: Vec<Kind> = only.iter().filter_map(|kind| Kind::from_name(kind)).collect();
-                pack.status(&select(call), &only)
+                pack.status(&select(pack, call)?, &only)
             })
         }),
         row("doctor", "Doctor", "Check that the places to deploy to are usable.", DOCTOR, |call| {
-            answer(call, name(&["doctor"]), |pack, call| pack.doctor(&select(call), None))
+            answer(call, name(&["doctor"]), |pack, call| pack.doctor(&select(pack, call)?, None))
         }),
         row(
             "deploy",
             "Plan a deploy",
             "Show the plan and return a confirm_token for exactly that plan; changes nothing.",
             SELECTION,
-            |call| answer(call, name(&["deploy"]), |pack, call| pack.deploy_for_approval(&select(call))),
+            |call| {
+                answer(call, name(&["deploy"]), |pack, call| pack.deploy_for_approval(&select(pack, call)?))
+            },
         ),
         Operation {
             hints: Hints::DESTROY,
@@ -160,7 +163,11 @@ pub fn operations() -> Vec<Operation> {
                 DEPLOY_APPLY,
                 |call| {
                     let command = name(&["deploy"]);
-                    let dry_run = call.flag("dry_run");
+                    let dry_run = call
+                        .services
+                        .pack
+                        .as_ref()
+                        .is_some_and(|pack| select(pack, &call).is_ok_and(|select| select.dry_run));
                     let command = if dry_run { command } else { command.with_variant("--apply") };
                     answer(call, command, |pack, call| {
                         let deploy = Deploy {
@@ -168,7 +175,7 @@ pub fn operations() -> Vec<Operation> {
                             adopt: call.flag("adopt"),
                             confirm_token: call.text("confirm_token").map(ToOwned::to_owned),
                         };
-                        pack.deploy(&select(call), &deploy)
+                        pack.deploy(&select(pack, call)?, &deploy)
                     })
                 },
             )
@@ -183,7 +190,11 @@ pub fn operations() -> Vec<Operation> {
                 ROLLBACK,
                 |call| {
                     answer(call, name(&["rollback"]), |pack, call| {
-                        pack.rollback(&select(call), call.text("to").unwrap_or_default(), Consent::Given)
+                        pack.rollback(
+                            &select(pack, call)?,
+                            call.text("to").unwrap_or_default(),
+                            Consent::Given,
+                        )
                     })
                 },
             )
@@ -194,7 +205,7 @@ pub fn operations() -> Vec<Operation> {
                 Some("diff") => (name(&["explain", "diff"]), Explain::Plan),
                 _ => (name(&["explain", "plan"]), Explain::Plan),
             };
-            answer(call, command, move |pack, call| pack.explain(&select(call), what))
+            answer(call, command, move |pack, call| pack.explain(&select(pack, call)?, what))
         }),
     ]
 }
@@ -224,14 +235,14 @@ fn name(path: &[&'static str]) -> CommandName {
     CommandName::new(path)
 }
 
-fn select(call: &Call) -> Select {
-    Select {
+fn select(pack: &Pack, call: &Call) -> Result<Select, PackError> {
+    pack.select(Choices {
         repo: call.text("repo").map(PathBuf::from),
-        profile: call.text("profile").unwrap_or(DEFAULT_PROFILE).to_owned(),
-        target: call.text("target").unwrap_or(ALL_TARGETS).to_owned(),
+        profile: call.text("profile").map(ToOwned::to_owned),
+        target: call.text("target").map(ToOwned::to_owned),
         machine: call.text("machine").map(ToOwned::to_owned),
         dry_run: call.flag("dry_run"),
-    }
+    })
 }
 
 /// Runs a verb away from the threads that serve connections; it reads and writes files.

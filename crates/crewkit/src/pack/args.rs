@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use crewkit_pack::session::Select;
+use crewkit_pack::session::{Choices, Select};
 
 /// Deploys agent assets declaratively: AGENTS.md, skills, prompts and commands for coding agents.
 #[derive(Debug, Parser)]
@@ -56,6 +56,17 @@ pub struct Globals {
 }
 
 impl Globals {
+    /// What was chosen for a whole session.
+    pub fn choices(&self) -> Choices {
+        Choices {
+            repo: self.repo.clone(),
+            profile: Some(self.profile.clone()),
+            target: Some(self.target.clone()),
+            machine: self.machine.clone(),
+            dry_run: self.dry_run,
+        }
+    }
+
     /// What the command is about.
     pub fn select(&self) -> Select {
         Select {

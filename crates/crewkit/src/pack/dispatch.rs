@@ -18,7 +18,7 @@ use crewkit_server::ops::Selection;
 use serde_json::json;
 
 use super::args::{
-    Agentpack, ExplainCommand, KindArg, McpCommand, OverlayCommand, PackArgs, PackCommand, ScopeArg,
+    Agentpack, ExplainCommand, Globals, KindArg, McpCommand, OverlayCommand, PackArgs, PackCommand, ScopeArg,
     SnapshotsCommand,
 };
 use super::progress::Bar;
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: PackArgs, json: bool, program: &str, limits: &Limit
             output::data(&String::from_utf8_lossy(&script));
             return Exit::Ok;
         }
-        PackCommand::Mcp(McpCommand::Serve) => return serve_mcp(json, limits),
+        PackCommand::Mcp(McpCommand::Serve) => return serve_mcp(&globals, json, limits),
         _ => {}
     }
     let bar = Arc::new(Bar::new());
@@ -63,13 +63,13 @@ pub(super) fn run(arguments: PackArgs, json: bool, program: &str, limits: &Limit
     run.command(command)
 }
 
-fn serve_mcp(json: bool, limits: &Limits) -> Exit {
+fn serve_mcp(globals: &Globals, json: bool, limits: &Limits) -> Exit {
     let served = (|| {
         if json {
             let message = "`mcp serve` speaks its own protocol on standard output; leave out --json";
             return Err(Failure::new(Code::ConfigInvalid, message));
         }
-        let pack = environment::service(limits.clone())?;
+        let pack = environment::service(limits.clone())?.choosing(globals.choices());
         let services = Services { pack: Some(Arc::new(pack)), ..Services::default() };
         let selection = Selection::of(Toolset::Pack);
         mcp::serve(mcp::catalog()?, &Arc::new(services), selection, limits)
@@ -178,7 +178,8 @@ impl Run<'_> {
         let nothing = shown.plan.as_ref().is_none_or(|plan| plan.changes.is_empty());
         let unadopted = !adopt && shown.plan.as_ref().is_some_and(|plan| plan.adoptions().next().is_some());
         if nothing || unadopted {
-            return self.finish(&command, deploy(Some(Consent::Given), None));
+            // Nobody is asked, so nothing but this plan may be carried out.
+            return self.finish(&command, deploy(Some(Consent::Given), token));
         }
         self.finish(&name(&["deploy"]), Ok(shown));
         self.show_lines();

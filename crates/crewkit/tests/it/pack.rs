@@ -369,3 +369,85 @@ fn mcp_serve_offers_the_pack_tools_under_their_old_name() {
     drop(input);
     assert!(child.wait().unwrap().success());
 }
+
+/// Starts `agentpack FLAGS… mcp serve` and calls tools of it; returns the envelopes.
+fn served(home: &Home, flags: &[&str], calls: &[(&str, Value)]) -> Vec<Value> {
+    let arguments = [flags, &["mcp", "serve"]].concat();
+    let mut child = home
+        .command(Door::Agentpack, &arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+    writeln!(input, "{hello}").unwrap();
+    lines.next().unwrap().unwrap();
+    writeln!(input, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).unwrap();
+    let mut envelopes = Vec::new();
+    for (id, (name, arguments)) in calls.iter().enumerate() {
+        let call = json!({"jsonrpc": "2.0", "id": id + 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}});
+        writeln!(input, "{call}").unwrap();
+        let answer: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        envelopes.push(answer["result"]["structuredContent"].clone());
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    envelopes
+}
+
+#[test]
+fn the_flags_of_mcp_serve_are_defaults_and_limits_of_the_session() {
+    let home = Home::new();
+    let yes = || json!({"yes": true});
+    let code = |envelope: &Value| envelope["errors"][0]["code"].as_str().unwrap_or_default().to_owned();
+
+    let answers = served(
+        &home,
+        &["--dry-run"],
+        &[("deploy_apply", yes()), ("deploy_apply", json!({"yes": true, "dry_run": false}))],
+    );
+    for answer in &answers {
+        assert_eq!((&answer["ok"], &answer["data"]["applied"]), (&json!(true), &json!(false)), "{answer}");
+        assert_eq!(answer["command_id"], "deploy", "{answer}");
+    }
+    assert!(!home.path("proj/AGENTS.md").exists(), "a dry run deployed");
+    assert!(!home.path("home/.agentpack/state").exists(), "a dry run wrote into the home");
+
+    // Another repo, as a default, and as a limit.
+    home.write(
+        "other/agentpack.yaml",
+        &fs::read_to_string(home.path("home/.agentpack/repo/agentpack.yaml")).unwrap(),
+    );
+    home.write("other/i/AGENTS.md", "# other\n");
+    let other = home.path("other").display().to_string();
+    let calls = [
+        ("deploy_apply", json!({"yes": true, "repo": home.path("home/.agentpack/repo")})),
+        ("plan", json!({"profile": "special"})),
+        ("plan", json!({"target": "cursor"})),
+        ("deploy_apply", json!({"yes": true, "repo": other.clone(), "target": "all"})),
+    ];
+    let answers = served(&home, &["--repo", &other, "--target", "codex"], &calls);
+    assert_eq!(code(&answers[0]), "E_ARGUMENT_INVALID", "{}", answers[0]);
+    assert_eq!(
+        code(&answers[1]),
+        "E_PROFILE_NOT_FOUND",
+        "what the session leaves open is the call's: {}",
+        answers[1]
+    );
+    assert_eq!(code(&answers[2]), "E_ARGUMENT_INVALID", "{}", answers[2]);
+    assert_eq!(
+        (&answers[3]["data"]["applied"], &answers[3]["data"]["targets"]),
+        (&json!(true), &json!(["codex"]))
+    );
+    assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).unwrap(), "# other\n");
+
+    let calls = [("plan", json!({})), ("plan", json!({"profile": "another"}))];
+    let answers = served(&home, &["--profile", "special"], &calls);
+    assert_eq!(
+        (code(&answers[0]), code(&answers[1])),
+        ("E_PROFILE_NOT_FOUND".into(), "E_ARGUMENT_INVALID".into())
+    );
+}
