@@ -98,6 +98,8 @@ limits! {
     pack_module_files = 100_000;
     /// Most entries of the hash cache; beyond it only what the last command used is kept.
     pack_hash_cache_entries = 1_000_000;
+    /// Days an entry of the hash cache that no command uses stays.
+    pack_cache_days = 30;
 
     // Packs: diffs, git, approval.
     /// Largest file that is compared line by line.

@@ -48,9 +48,12 @@ pub fn check_root(target: TargetKind, root: &Path, scan_extras: bool) -> RootChe
         }
         Ok(_) if is_writable(root) => (true, true, None, None),
         Ok(_) => (true, false, Some("not_writable"), Some(format!("fix the permissions of {shown}"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (false, false, Some("missing"), Some(format!("create directory: mkdir -p {shown}")))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (
+            false,
+            false,
+            Some("missing"),
+            Some(format!("create directory: mkdir -p {}", view::quoted(&shown.to_string()))),
+        ),
         Err(_) => (false, false, Some("not_writable"), Some(format!("fix the permissions of {shown}"))),
     };
     let issues = issue.into_iter().collect();

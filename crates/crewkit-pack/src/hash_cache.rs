@@ -15,10 +15,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crewkit_core::Limits;
 
 use crate::atomic;
 use crate::fs::{FileKind, Stat};
@@ -26,7 +28,7 @@ use crate::hash::{Digest, Hasher};
 
 mod table;
 
-use table::{Held, Table};
+use table::{Days, Held, Table};
 
 /// Facts that follow from content alone; bits, so that one entry can carry several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,6 +80,10 @@ pub struct HashCache {
     fresh: RwLock<HashMap<Key, Fresh>>,
     /// Whether there is anything in `fresh`: mostly not, and then threads need not meet at its lock.
     has_fresh: AtomicBool,
+    /// How much was learned since the cache was saved.
+    unsaved: AtomicUsize,
+    /// How many days an entry that nobody uses stays.
+    days: u64,
     /// Whether a device's clock can be relied on.
     devices: RwLock<HashMap<u64, bool>>,
 }
@@ -140,18 +146,21 @@ impl HashCache {
             reading: Mutex::default(),
             fresh: RwLock::default(),
             has_fresh: AtomicBool::new(false),
+            unsaved: AtomicUsize::new(0),
+            days: u64::MAX,
             devices: RwLock::default(),
         }
     }
 
-    /// A cache kept in `file` with at most `most` entries. A file that cannot be used counts as empty.
+    /// A cache kept in `file`, within `limits`. A file that cannot be used counts as empty.
     ///
     /// It is read aside, while whoever opened it reads its configuration.
-    pub fn open(file: PathBuf, most: u64, clock: Arc<dyn Fn() -> SystemTime + Send + Sync>) -> Self {
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
+    pub fn open(file: PathBuf, limits: &Limits, clock: Arc<dyn Fn() -> SystemTime + Send + Sync>) -> Self {
+        let most = usize::try_from(limits.pack_hash_cache_entries).unwrap_or(usize::MAX);
         let from = file.clone();
         let reading = std::thread::Builder::new().spawn(move || Table::read(&from)).ok();
-        Self { file: Some(file), most, reading: Mutex::new(reading), ..Self::in_memory(clock) }
+        let (reading, days) = (Mutex::new(reading), limits.pack_cache_days);
+        Self { file: Some(file), most, reading, days, ..Self::in_memory(clock) }
     }
 
     fn table(&self) -> &Table {
@@ -216,7 +225,7 @@ impl HashCache {
 
     /// Notes a fact about a file whose hash is remembered.
     pub fn mark(&self, stat: &Stat, marks: Marks) {
-        if let Some(known) = self.get(stat) {
+        if let Some(known) = self.get(stat).filter(|known| !known.marks.has(marks)) {
             self.put(stat, Fresh::File(Known { marks: Marks(known.marks.0 | marks.0), ..known }));
         }
     }
@@ -225,6 +234,7 @@ impl HashCache {
         if let Some(key) = key(stat) {
             self.fresh.write().unwrap_or_else(PoisonError::into_inner).insert(key, learned);
             self.has_fresh.store(true, Ordering::Release);
+            self.unsaved.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -237,13 +247,24 @@ impl HashCache {
         })
     }
 
+    fn days(&self) -> Days {
+        let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let today = u16::try_from(since.as_secs() / (24 * 60 * 60)).unwrap_or(u16::MAX);
+        Days { today, oldest: today.saturating_sub(u16::try_from(self.days).unwrap_or(u16::MAX)) }
+    }
+
     /// Keeps what is new for the next process. Failing is not an error: the cache only saves time.
     pub fn save(&self) {
         let Some(file) = &self.file else { return };
-        let fresh = self.fresh.read().unwrap_or_else(PoisonError::into_inner);
-        if fresh.len() < WORTH_SAVING {
+        let days = self.days();
+        // What is used must not look unused, so now and then the day is noted although nothing was learned.
+        let is_worth_it = self.unsaved.load(Ordering::Relaxed) >= WORTH_SAVING
+            || self.table().used_again_after(days.oldest + (days.today - days.oldest) / 2);
+        if !is_worth_it {
             return;
         }
+        self.unsaved.store(0, Ordering::Relaxed);
+        let fresh = self.fresh.read().unwrap_or_else(PoisonError::into_inner);
         let nothing = Table::default();
         let all_fits = self.table().len() + fresh.len() <= self.most;
         let old = if all_fits { self.table() } else { &nothing };
@@ -251,7 +272,8 @@ impl HashCache {
             &Fresh::File(known) => Held::File(known),
             Fresh::Names(names) => Held::Names(&names.0),
         };
-        let table = Table::build(fresh.iter().map(|(key, learned)| (*key, held(learned))), fresh.len(), old);
+        let learned = fresh.iter().map(|(key, learned)| (*key, held(learned)));
+        let table = Table::build(learned, fresh.len(), old, days);
         let _ = atomic::write_cache(file, table.as_bytes());
     }
 }

@@ -182,22 +182,20 @@ impl<F: Fs> StateHome<F> {
 
     /// Makes the directories of the state where they are missing.
     fn create_dirs(&self) -> Result<StateDirs<F>, TxnError> {
-        let Located { nearest, missing, .. } = Located::find(&self.fs, &self.path, None)?;
-        let wrong = |error| TxnError::bad_path(&self.path, &error);
-        let base = match missing {
-            Some(missing) => format!("{missing}/state/crewkit"),
-            None => "state/crewkit".to_owned(),
-        };
-        let base = RelPath::new(base).map_err(wrong)?;
-        let sub = |dir: &F::Dir, name: &str| -> Result<F::Dir, TxnError> {
-            let name = RelPath::new(name).map_err(wrong)?;
-            let shown = self.path.join("state/crewkit").join(name.as_path());
-            ensure_dir(&self.fs, dir, &name, Mode::Private)
-                .map_err(TxnError::at("create the directory", &shown))
-        };
         let path = self.path.join("state/crewkit");
-        let base = ensure_dir(&self.fs, nearest.handle(), &base, Mode::Private)
-            .map_err(TxnError::at("create the directory", &path))?;
+        // The home and its `state` may be links, to another disk for instance.
+        let Located { nearest, missing, .. } = Located::find(&self.fs, &path, None)?;
+        let make = |dir: &F::Dir, name: &RelPath| -> Result<F::Dir, TxnError> {
+            ensure_dir(&self.fs, dir, name, Mode::Private)
+                .map_err(TxnError::at("create the directory", &path.join(name.as_path())))
+        };
+        let sub = |dir: &F::Dir, name: &str| {
+            make(dir, &RelPath::new(name).map_err(|error| TxnError::bad_path(&self.path, &error))?)
+        };
+        let base = match &missing {
+            Some(missing) => make(nearest.handle(), missing)?,
+            None => nearest.handle().clone(),
+        };
         let legacy = self.path.join("state/snapshots");
         let ids = LegacyDir::open(&self.fs, &self.path).and_then(|legacy| legacy.ids());
         let ids = ids.map_err(TxnError::at("list", &legacy))?;

@@ -308,6 +308,11 @@ fn undo<F: Fs>(scopes: &mut [Scope<F>], past: &Past, legacy: &LegacyDir<'_, F>) 
             }
         }
         Past::Legacy(snapshot) => {
+            let mut manifests = Vec::with_capacity(scopes.len());
+            for scope in &*scopes {
+                let read = legacy.manifest(&snapshot.id, Copy::Before, &scope.target, &scope.path);
+                manifests.push(read.map_err(TxnError::at("read", &legacy.path.join(&snapshot.id)))?);
+            }
             for change in &snapshot.changes {
                 let roots = scopes.iter().enumerate();
                 let roots = roots.map(|(index, scope)| (index, scope.target.as_str(), scope.path.as_path()));
@@ -315,14 +320,9 @@ fn undo<F: Fs>(scopes: &mut [Scope<F>], past: &Past, legacy: &LegacyDir<'_, F>) 
                 if managed::is_manifest_name(path.name()) {
                     continue;
                 }
-                let scope = &mut scopes[index];
-                let before = change.before_sha256.map(plain);
-                let manifest = legacy
-                    .manifest(&snapshot.id, Copy::Before, &scope.target, &scope.path)
-                    .map_err(TxnError::at("read", &legacy.path.join(&snapshot.id)))?;
-                let files = manifest.iter().flat_map(|manifest| &manifest.files);
-                let was_managed = files.into_iter().find(|file| file.path == path).map(WasManaged::from);
-                scope.undo(path, was_managed, before);
+                let was =
+                    manifests[index].as_ref().and_then(|manifest| manifest.file(&path)).map(WasManaged::from);
+                scopes[index].undo(path, was, change.before_sha256.map(plain));
             }
         }
     }

@@ -116,3 +116,10 @@ fn module(desired: &Desired, index: usize, file: &crate::desired::DesiredFile) -
         "module_path": source.map(|source| source.path.as_str()),
     }))
 }
+
+/// A word a shell takes as one.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain =
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@+~=".contains(c));
+    if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}

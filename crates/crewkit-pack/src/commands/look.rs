@@ -235,7 +235,7 @@ fn missing_manifests(desired: &Desired, states: &[RootState], warnings: &mut Vec
 fn prefix(select: &Select) -> String {
     let mut text = "agentpack".to_owned();
     let mut add = |flag: &str, value: &str| {
-        let _ = write!(text, " --{flag} {}", quoted(value));
+        let _ = write!(text, " --{flag} {}", view::quoted(value));
     };
     if let Some(repo) = &select.repo {
         add("repo", &repo.display().to_string());
@@ -250,13 +250,6 @@ fn prefix(select: &Select) -> String {
         add("machine", machine);
     }
     text
-}
-
-/// A word a shell takes as one.
-fn quoted(word: &str) -> String {
-    let plain =
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@+~=".contains(c));
-    if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 fn next_actions(select: &Select, total: Summary, without_manifest: bool) -> Vec<(&'static str, String)> {

@@ -76,7 +76,7 @@ impl Pack {
     /// A service in these surroundings. Reads the hash cache, nothing else.
     pub fn new(env: Env) -> Self {
         let file = hash_cache::file_in(&env.state_dir());
-        let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
+        let cache = HashCache::open(file, &env.limits, env.clock.clone());
         let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
         let (cache, manifest) = (Arc::new(cache), Arc::new(manifest));
         Self {

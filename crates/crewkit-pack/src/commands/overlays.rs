@@ -213,7 +213,7 @@ impl Pack {
             .detail("conflicts", report["conflicts"].clone())
             .detail("summary", report["summary"].clone())
             .hint(format!(
-                "edit the files in {} until no conflict marker is left, then run `agentpack overlay rebase` again",
+                "edit the files in {} until no conflict marker is left, or copy the version to keep of a file that is not text, X.overlay or X.upstream, to X; then run `agentpack overlay rebase` again",
                 overlay.dir.join(".agentpack/conflicts").display()
             ));
             for (key, value) in data {

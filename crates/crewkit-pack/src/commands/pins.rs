@@ -58,7 +58,9 @@ impl Pack {
         }
         noticing(|warnings| {
             self.locked(select, "update", warnings, |warnings| {
-                let mut data = Map::new();
+                // Where things are is told also when there was nothing to do.
+                let mut data = path_data("lockfile", &Lockfile::path_in(&repo_of(&self.env, select)));
+                data.extend(self.store_data(0));
                 let mut steps = Vec::new();
                 for (name, wanted) in [("lock", lock), ("fetch", fetch)] {
                     if !wanted {
@@ -68,7 +70,7 @@ impl Pack {
                     let nothing_to_fetch = name == "fetch" && select.dry_run && !has_lock;
                     let part = match name {
                         "lock" => self.write_lock(select, warnings)?,
-                        _ if nothing_to_fetch => json!({}),
+                        _ if nothing_to_fetch => self.store_data(0).into(),
                         _ => self.fetch_locked(select)?,
                     };
                     steps.push(json!({"name": name, "ok": true, "detail": part}));
@@ -174,9 +176,14 @@ impl Pack {
                 self.env.progress.at("fetch", count, pinned.len());
             }
         }
+        Ok(self.store_data(pinned.len()).into())
+    }
+
+    /// Where checkouts are, and how many were fetched.
+    fn store_data(&self, fetched: usize) -> Map<String, Value> {
         let mut data = path_data("store", &self.env.agentpack_home.join("cache"));
-        data.insert("git_modules_fetched".to_owned(), pinned.len().into());
-        Ok(data.into())
+        data.insert("git_modules_fetched".to_owned(), fetched.into());
+        data
     }
 
     /// Makes one locked module available; a checkout that is not what was locked is fetched anew, once.

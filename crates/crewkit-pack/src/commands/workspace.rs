@@ -73,7 +73,7 @@ impl Pack {
         workspace.clone_into(&mut env.cwd);
         env.workspace_state = Some(state.to_owned());
         let file = hash_cache::file_in(&env.state_dir());
-        let cache = HashCache::open(file, env.limits.pack_hash_cache_entries, env.clock.clone());
+        let cache = HashCache::open(file, &env.limits, env.clock.clone());
         let (cache, manifest) = (Arc::new(cache), Arc::clone(&self.manifest));
         Self {
             env,

@@ -7,17 +7,20 @@
 //! with numbers as 64-bit little-endian. The slot of a directory holds in place of a hash where its names are.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Key, Known, Marks};
 use crate::hash::Digest;
 
 /// Raised when the meaning of entries or marks changes; older files are then ignored.
-const MAGIC: [u8; 8] = *b"crewhc02";
+const MAGIC: [u8; 8] = *b"crewhc03";
 const HEADER: usize = 40;
 const SLOT: usize = 80;
 
 /// The mark of a slot that is about a directory.
 const NAMES: u64 = 1 << 63;
+/// Where in the marks of a slot the day is on which the entry was used last.
+const DAY_SHIFT: u32 = 32;
 
 /// What a slot holds.
 pub(super) enum Held<'a> {
@@ -30,6 +33,15 @@ pub(super) struct Table {
     bytes: Vec<u8>,
     slots: usize,
     count: usize,
+    /// A bit for each slot that was used since the table was read.
+    used: Vec<AtomicU64>,
+}
+
+/// Days since 1970, and the oldest day an entry may have been used last.
+#[derive(Clone, Copy)]
+pub(super) struct Days {
+    pub(super) today: u16,
+    pub(super) oldest: u16,
 }
 
 impl Table {
@@ -47,16 +59,23 @@ impl Table {
             && Some(body.len()) == slots.checked_mul(SLOT)?.checked_add(names)
             && count < slots
             && number(32)? == checksum(body);
-        sound.then_some(Self { bytes, slots, count })
+        let used = std::iter::repeat_with(AtomicU64::default).take(slots.div_ceil(64)).collect();
+        sound.then_some(Self { bytes, slots, count, used })
     }
 
-    /// A table of `count` new entries and the `old` ones they do not replace.
-    pub(super) fn build<'a>(new: impl Iterator<Item = (Key, Held<'a>)>, count: usize, old: &'a Self) -> Self {
+    /// A table of `count` new entries and the `old` ones they do not replace and that were used not too long ago.
+    pub(super) fn build<'a>(
+        new: impl Iterator<Item = (Key, Held<'a>)>,
+        count: usize,
+        old: &'a Self,
+        days: Days,
+    ) -> Self {
         let most = old.count + count;
         let slots = most + most / 3 + 1;
-        let mut table = Self { bytes: vec![0; HEADER + slots * SLOT], slots, count: 0 };
-        for (key, held) in new.chain(old.entries()) {
-            table.insert(&key, &held);
+        let mut table = Self { bytes: vec![0; HEADER + slots * SLOT], slots, ..Self::default() };
+        let old = old.entries(days.today).filter(|(.., day)| *day >= days.oldest);
+        for (key, held, day) in new.map(|(key, held)| (key, held, days.today)).chain(old) {
+            table.insert(&key, &held, day);
         }
         // The checksum takes eight bytes at a time.
         table.bytes.resize(table.bytes.len().next_multiple_of(8), 0);
@@ -78,7 +97,7 @@ impl Table {
     }
 
     /// Adds an entry unless there is one.
-    fn insert(&mut self, key: &Key, held: &Held<'_>) {
+    fn insert(&mut self, key: &Key, held: &Held<'_>, day: u16) {
         let mut at = start(key, self.slots);
         while let Some(found) = self.key_at(at) {
             if found == *key {
@@ -101,7 +120,7 @@ impl Table {
             part.copy_from_slice(&value.to_le_bytes());
         }
         slot[40..72].copy_from_slice(&value);
-        slot[72..].copy_from_slice(&marks.to_le_bytes());
+        slot[72..].copy_from_slice(&(marks | u64::from(day) << DAY_SHIFT).to_le_bytes());
         self.count += 1;
     }
 
@@ -124,7 +143,7 @@ impl Table {
         let marks = word(slot, 72)?;
         if marks & NAMES == 0 {
             let sha256 = Digest::from_bytes(slot[40..72].try_into().ok()?);
-            return Some(Held::File(Known { sha256, marks: Marks(marks) }));
+            return Some(Held::File(Known { sha256, marks: Marks(marks & u64::from(u32::MAX)) }));
         }
         let number = |at: usize| usize::try_from(word(slot, at)?).ok();
         Some(Held::Names(self.bytes.get(number(40)?..)?.get(..number(48)?)?))
@@ -137,6 +156,9 @@ impl Table {
         let mut at = start(key, self.slots);
         for _ in 0..self.slots {
             if self.key_at(at)? == *key {
+                if let Some(used) = self.used.get(at / 64) {
+                    used.fetch_or(1 << (at % 64), Ordering::Relaxed);
+                }
                 return self.held_at(at);
             }
             at = (at + 1) % self.slots;
@@ -160,8 +182,28 @@ impl Table {
         }
     }
 
-    fn entries(&self) -> impl Iterator<Item = (Key, Held<'_>)> {
-        (0..self.slots).filter_map(|at| Some((self.key_at(at)?, self.held_at(at)?)))
+    /// The entries, and when each was used last.
+    fn entries(&self, today: u16) -> impl Iterator<Item = (Key, Held<'_>, u16)> {
+        (0..self.slots)
+            .filter_map(move |at| Some((self.key_at(at)?, self.held_at(at)?, self.day_at(at, today)?)))
+    }
+
+    fn day_at(&self, at: usize, today: u16) -> Option<u16> {
+        let used =
+            self.used.get(at / 64).is_some_and(|used| used.load(Ordering::Relaxed) >> (at % 64) & 1 == 1);
+        let stored = word(self.slot(at)?, 72)? >> DAY_SHIFT & u64::from(u16::MAX);
+        if used { Some(today) } else { u16::try_from(stored).ok() }
+    }
+
+    /// Whether an entry that was used now was last used before `day`, as far as the file knows.
+    pub(super) fn used_again_after(&self, day: u16) -> bool {
+        (0..self.slots).any(|at| {
+            let stored =
+                self.slot(at).and_then(|slot| word(slot, 72)).map(|marks| marks >> DAY_SHIFT & 0xffff);
+            let is_used = |used: &AtomicU64| used.load(Ordering::Relaxed) >> (at % 64) & 1 == 1;
+            self.used.get(at / 64).is_some_and(is_used)
+                && stored.is_some_and(|stored| stored < u64::from(day))
+        })
     }
 }
 

@@ -19,6 +19,10 @@ fn numbered(number: u64) -> Stat {
     Stat { kind: FileKind::File, mode: 0o644, device: 1, inode: number, size: 3, modified: 5, changed: 7 }
 }
 
+fn limits(entries: u64) -> Limits {
+    Limits { pack_hash_cache_entries: entries, ..Limits::default() }
+}
+
 #[test]
 fn an_edit_of_the_same_size_and_modification_time_is_seen() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,7 +76,7 @@ fn what_counts_as_settled() {
 fn entries_survive_the_file_and_damage_empties_it() {
     let dir = tempfile::tempdir().unwrap();
     let file = file_in(dir.path());
-    let open = || HashCache::open(file.clone(), 1000, later(Duration::ZERO));
+    let open = || HashCache::open(file.clone(), &limits(1000), later(Duration::ZERO));
     let cache = open();
     for number in 1..=100_u64 {
         let known = Known { sha256: Digest::of(&number.to_le_bytes()), marks: Marks::NONE };
@@ -121,19 +125,57 @@ fn above_the_limit_only_what_is_new_is_kept() {
     let file = file_in(dir.path());
     let known = Known { sha256: Digest::of(b""), marks: Marks::NONE };
     for range in [1..=60, 61..=120] {
-        let cache = HashCache::open(file.clone(), 100, later(Duration::ZERO));
+        let cache = HashCache::open(file.clone(), &limits(100), later(Duration::ZERO));
         range.for_each(|number| cache.put(&numbered(number), Fresh::File(known)));
         cache.save();
     }
-    let cache = HashCache::open(file, 100, later(Duration::ZERO));
+    let cache = HashCache::open(file, &limits(100), later(Duration::ZERO));
     assert_eq!((cache.get(&numbered(1)), cache.get(&numbered(100))), (None, Some(known)));
 }
 
 #[test]
 fn a_few_entries_are_not_worth_a_write() {
     let dir = tempfile::tempdir().unwrap();
-    let cache = HashCache::open(file_in(dir.path()), 100, later(Duration::ZERO));
+    let cache = HashCache::open(file_in(dir.path()), &limits(100), later(Duration::ZERO));
     cache.put(&numbered(1), Fresh::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
     cache.save();
     assert!(!file_in(dir.path()).exists());
+}
+
+#[test]
+fn it_is_written_only_when_something_was_learned_and_forgets_what_nobody_uses() {
+    const DAY: Duration = Duration::from_hours(24);
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_in(dir.path());
+    let days = Limits::default().pack_cache_days;
+    let after =
+        |days: u64| HashCache::open(file.clone(), &limits(1000), later(DAY * u32::try_from(days).unwrap()));
+    let known = Known { sha256: Digest::of(b""), marks: Marks::NONE };
+    let cache = after(0);
+    (1..=100).for_each(|number| cache.put(&numbered(number), Fresh::File(known)));
+    cache.save();
+    let written = || std::fs::metadata(&file).unwrap().ino();
+    let first = written();
+    cache.save();
+    assert!(cache.get(&numbered(1)).is_some());
+    cache.save();
+    assert_eq!(written(), first, "it was written again although nothing was learned");
+    let another = after(1);
+    assert!(another.get(&numbered(1)).is_some());
+    another.save();
+    assert_eq!(written(), first, "it was written by a process that learned nothing");
+
+    // Half the time later one of them is used; that is noted, so that it outlives the others.
+    let later_on = after(days / 2 + 2);
+    assert!(later_on.get(&numbered(1)).is_some());
+    later_on.save();
+    assert_ne!(written(), first);
+    let much_later = after(days + 2);
+    (201..=300).for_each(|number| much_later.put(&numbered(number), Fresh::File(known)));
+    much_later.save();
+    let last = after(days + 2);
+    assert_eq!(
+        (last.get(&numbered(1)), last.get(&numbered(2)), last.get(&numbered(201))),
+        (Some(known), None, Some(known))
+    );
 }

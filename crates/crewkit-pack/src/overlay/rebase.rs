@@ -36,6 +36,8 @@ pub enum Fate {
     Delete,
     /// Both sides changed the same lines; this is what is to be resolved.
     Conflict(Vec<u8>),
+    /// Both sides changed it and it is not text: one of them is to be chosen.
+    Choose,
 }
 
 /// The three versions of a file.
@@ -55,13 +57,12 @@ const NAMES: Names<'static> = Names { ours: "overlay", theirs: "upstream" };
 pub fn decide(sides: Sides<'_>, sparsify: bool) -> Fate {
     let Sides { base, ours, upstream } = sides;
     let Some(upstream) = upstream else {
-        return if ours == base {
-            Fate::Delete
-        } else {
-            let ours = String::from_utf8_lossy(ours);
-            Fate::Conflict(
+        return match std::str::from_utf8(ours) {
+            _ if ours == base => Fate::Delete,
+            Ok(ours) => Fate::Conflict(
                 format!("<<<<<<< overlay\n{ours}\n=======\n>>>>>>> upstream (deleted)\n").into_bytes(),
-            )
+            ),
+            Err(_) => Fate::Choose,
         };
     };
     if ours == upstream {
@@ -84,8 +85,7 @@ pub fn decide(sides: Sides<'_>, sparsify: bool) -> Fate {
                 Fate::Write(merged.text.into_bytes())
             }
         }
-        // Binary content cannot be merged; the person chooses.
-        _ => Fate::Conflict(ours.to_vec()),
+        _ => Fate::Choose,
     }
 }
 
@@ -152,6 +152,9 @@ struct ConflictOf {
     upstream: Option<Digest>,
 }
 
+/// Files in conflict: what is written for each, by the ending of its name, and what it was made from.
+type Conflicts = BTreeMap<RelPath, (Vec<(&'static str, Vec<u8>)>, ConflictOf)>;
+
 impl Rebase<'_> {
     /// Rebases, or says what is in conflict.
     pub fn run(&self) -> Result<Report> {
@@ -159,7 +162,7 @@ impl Rebase<'_> {
         let open = read_conflicts(&self.conflicts_index(), limits);
         let mut report = Report::default();
         let mut writes: Vec<(PathBuf, Option<Vec<u8>>)> = Vec::new();
-        let mut conflicts: BTreeMap<RelPath, (Vec<u8>, ConflictOf)> = BTreeMap::new();
+        let mut conflicts = Conflicts::new();
         for path in self.touched() {
             let Some(base_hash) = self.baseline.hash_of(&path) else {
                 report.skipped.push(path.to_string());
@@ -176,9 +179,10 @@ impl Rebase<'_> {
             };
             let sides = Sides { base: &base, ours: &ours, upstream: upstream.as_deref() };
             let mut fate = decide(sides, self.sparsify);
-            if matches!(fate, Fate::Conflict(_)) && open.get(&path) == Some(&versions) {
+            if matches!(fate, Fate::Conflict(_) | Fate::Choose) && open.get(&path) == Some(&versions) {
                 let resolved = fs::read(self.conflict_file(&path)).ok();
-                if let Some(resolved) = resolved.filter(|bytes| is_resolved(bytes)) {
+                // A choice is made by putting a file there; a conflict is resolved when its markers are gone.
+                if let Some(resolved) = resolved.filter(|bytes| fate == Fate::Choose || is_resolved(bytes)) {
                     fate = Fate::Write(resolved);
                 }
             }
@@ -194,7 +198,13 @@ impl Rebase<'_> {
                 }
                 Fate::Conflict(bytes) => {
                     report.conflicts.push(path.to_string());
-                    conflicts.insert(path, (bytes, versions));
+                    conflicts.insert(path, (vec![("", bytes)], versions));
+                }
+                Fate::Choose => {
+                    report.conflicts.push(path.to_string());
+                    let mut sides = vec![(".overlay", ours)];
+                    sides.extend(upstream.map(|bytes| (".upstream", bytes)));
+                    conflicts.insert(path, (sides, versions));
                 }
             }
         }
@@ -393,16 +403,14 @@ impl Rebase<'_> {
         Ok(())
     }
 
-    fn record_conflicts(
-        &self,
-        conflicts: &BTreeMap<RelPath, (Vec<u8>, ConflictOf)>,
-        open: &BTreeMap<RelPath, ConflictOf>,
-    ) -> Result<()> {
-        for (path, (bytes, versions)) in conflicts {
-            let file = self.conflict_file(path);
-            // Work on a resolution that is under way is not overwritten.
-            if open.get(path) != Some(versions) || !file.exists() {
-                atomic::write(&file, bytes)?;
+    fn record_conflicts(&self, conflicts: &Conflicts, open: &BTreeMap<RelPath, ConflictOf>) -> Result<()> {
+        for (path, (files, versions)) in conflicts {
+            for (ending, bytes) in files {
+                let file = PathBuf::from(format!("{}{ending}", self.conflict_file(path).display()));
+                // Work on a resolution that is under way is not overwritten.
+                if open.get(path) != Some(versions) || !file.exists() {
+                    atomic::write(&file, bytes)?;
+                }
             }
         }
         let mut index: BTreeMap<&RelPath, &ConflictOf> =
@@ -414,7 +422,7 @@ impl Rebase<'_> {
 }
 
 fn is_resolved(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_ok_and(|text| !merge3::has_markers(text))
+    !merge3::has_markers(&String::from_utf8_lossy(bytes))
 }
 
 fn read_conflicts(path: &Path, limits: &Limits) -> BTreeMap<RelPath, ConflictOf> {
@@ -451,6 +459,7 @@ mod tests {
                 Fate::Write(bytes) => format!("write {}", String::from_utf8(bytes).unwrap()),
                 Fate::Delete => "delete".to_owned(),
                 Fate::Conflict(_) => "conflict".to_owned(),
+                Fate::Choose => "choose".to_owned(),
             }
         };
         for (base, ours, upstream, sparsify, want) in [

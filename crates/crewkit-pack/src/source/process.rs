@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,9 @@ use crate::source::git::shown_url;
 
 /// Most a git command may print before it counts as broken.
 const MOST_OUTPUT: u64 = 64 << 20;
+
+/// How long the output of a git that has ended is waited for: git itself has written all of it by then.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Transports that only move data. Helpers such as `ext::` run commands.
 const TRANSPORTS: &str = "https:http:ssh:git:file";
@@ -50,6 +55,9 @@ pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output>
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"] {
         command.env_remove(name);
     }
+    // A group of its own, so that what it starts can be ended with it.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let said = || args.first().map(|arg| arg.to_string_lossy().into_owned()).unwrap_or_default();
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => PackError::new(Code::GitNotFound, "git is not installed or not in PATH")
@@ -59,16 +67,14 @@ pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output>
             .hint("install git and make sure it is in PATH"),
         _ => PackError::io("run git in", dir, error),
     })?;
-    let stdout = child.stdout.take().map(|pipe| thread::spawn(|| drain(pipe)));
-    let stderr = child.stderr.take().map(|pipe| thread::spawn(|| drain(pipe)));
+    let (stdout, stderr) = (child.stdout.take().map(Drain::start), child.stderr.take().map(Drain::start));
     let deadline = Instant::now() + Duration::from_secs(env.limits.pack_git_seconds);
     let mut pause = Duration::from_millis(1);
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() >= deadline => {
-                let _ = child.kill();
-                let _ = child.wait();
+                end(&mut child);
                 let limit = env.limits.pack_git_seconds;
                 return Err(PackError::new(
                     Code::GitFailed,
@@ -76,8 +82,7 @@ pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output>
                 ));
             }
             Ok(None) if !env.progress.wanted() => {
-                let _ = child.kill();
-                let _ = child.wait();
+                end(&mut child);
                 env.go_on()?;
             }
             Ok(None) => {
@@ -87,15 +92,24 @@ pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output>
             Err(error) => return Err(PackError::io("wait for git in", dir, error)),
         }
     };
-    let join = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
-        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
-    };
+    let until = Instant::now() + DRAIN_TIME;
+    let read = |drain: Option<Drain>| drain.map(|drain| drain.finish(until)).unwrap_or_default();
     Ok(Output {
         ok: status.success(),
         code: status.code(),
-        stdout: join(stdout),
-        stderr: masked(String::from_utf8_lossy(&join(stderr)).trim()),
+        stdout: read(stdout),
+        stderr: masked(String::from_utf8_lossy(&read(stderr)).trim()),
     })
+}
+
+/// Ends git and whatever it started.
+fn end(child: &mut Child) {
+    #[cfg(unix)]
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// Runs git and makes an error of a bad end; `doing` says what for.
@@ -108,10 +122,39 @@ pub fn require<S: AsRef<OsStr>>(env: &Env, dir: &Path, doing: &str, args: &[S]) 
     Err(PackError::new(Code::GitFailed, format!("{doing}: {said}")).detail("stderr", said))
 }
 
-fn drain(pipe: impl Read) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
-    bytes
+/// Reads a pipe aside. Something that git started and left behind may hold it open for as long as it likes.
+struct Drain {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+impl Drain {
+    fn start(pipe: impl Read + Send + 'static) -> Self {
+        let (bytes, (end, ended)) = (Arc::new(Mutex::new(Vec::new())), mpsc::channel());
+        let read = Arc::clone(&bytes);
+        thread::spawn(move || {
+            let (mut pipe, mut buffer) = (pipe.take(MOST_OUTPUT), vec![0; 64 * 1024]);
+            loop {
+                match pipe.read(&mut buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => break,
+                    Ok(count) => {
+                        read.lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .extend_from_slice(&buffer[..count]);
+                    }
+                }
+            }
+            let _ = end.send(());
+        });
+        Self { bytes, ended }
+    }
+
+    /// What was read by the end of the pipe, or `until` then.
+    fn finish(self, until: Instant) -> Vec<u8> {
+        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// Text in which passwords of addresses are hidden.

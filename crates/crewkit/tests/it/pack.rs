@@ -427,7 +427,7 @@ fn the_flags_of_mcp_serve_are_defaults_and_limits_of_the_session() {
         ("deploy_apply", json!({"yes": true, "repo": home.path("home/.agentpack/repo")})),
         ("plan", json!({"profile": "special"})),
         ("plan", json!({"target": "cursor"})),
-        ("deploy_apply", json!({"yes": true, "repo": other.clone(), "target": "all"})),
+        ("deploy_apply", json!({"yes": true, "repo": other, "target": "all"})),
     ];
     let answers = served(&home, &["--repo", &other, "--target", "codex"], &calls);
     assert_eq!(code(&answers[0]), "E_ARGUMENT_INVALID", "{}", answers[0]);

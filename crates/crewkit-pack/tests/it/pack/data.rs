@@ -329,3 +329,37 @@ fn rollback_to_a_snapshot_of_one_target_leaves_the_others_alone() {
     assert_eq!(place.read("proj/AGENTS.md"), "# one\n");
     assert_eq!(place.read("proj/.github/copilot-instructions.md"), vscode);
 }
+
+#[test]
+fn a_state_directory_that_is_a_link_is_used() {
+    let place = Place::with("{codex: {mode: files, scope: project}}", &[]);
+    fs::create_dir_all(place.path("other-disk")).unwrap();
+    fs::create_dir_all(place.path("home/.agentpack")).unwrap();
+    std::os::unix::fs::symlink(place.path("other-disk"), place.path("home/.agentpack/state")).unwrap();
+    place.manifest(
+        "{codex: {mode: files, scope: project}}",
+        &["{id: 'instructions:b', type: instructions, tags: [base], source: {local_path: {path: b}}}"],
+    );
+    place.source("b/AGENTS.md", "x");
+    let pack = place.pack();
+    let id = super::place::snapshot_id(&super::place::apply(&pack).unwrap());
+    assert!(place.path("other-disk/crewkit/snapshots").is_dir());
+    pack.rollback(&super::place::all(), &format!("before:{id}"), Consent::Given).unwrap();
+    assert!(!place.path("proj/AGENTS.md").exists());
+}
+
+#[test]
+fn what_doctor_suggests_can_be_pasted() {
+    let mut place = Place::with("{codex: {mode: files, scope: project}}", &[]);
+    place.env.cwd = place.path("a project's dir; with words");
+    fs::create_dir_all(&place.env.cwd).unwrap();
+    let answer = place.pack().doctor(&super::place::all(), None).unwrap();
+    let actions: Vec<&str> =
+        answer.data["next_actions"].as_array().unwrap().iter().filter_map(|action| action.as_str()).collect();
+    assert!(!actions.is_empty());
+    for action in actions {
+        let done = std::process::Command::new("sh").args(["-ec", action]).current_dir("/").status().unwrap();
+        assert!(done.success(), "{action}");
+    }
+    assert!(place.env.cwd.join(".codex/skills").is_dir());
+}

@@ -191,3 +191,83 @@ fn the_service_survives_a_repository_that_vanishes() {
     pack.plan(&all()).unwrap();
     assert_eq!(code(pack.lock_modules(&all(), Consent::Given)), Code::GitFailed);
 }
+
+/// A program in the place of git.
+fn fake_git(place: &mut Place, script: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = place.write("fake-git", &format!("#!/bin/sh\n{script}\n"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    place.env.git = path;
+}
+
+/// Runs `work`, which must end.
+fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    ended.recv_timeout(std::time::Duration::from_mins(1)).unwrap_or_else(|_| panic!("{what} never ended"))
+}
+
+fn git_module(place: &Place) {
+    place.manifest(
+        "{codex: {mode: files, scope: user}}",
+        &["{id: 'skill:a', type: skill, tags: [base], source: {git: {url: 'https://localhost/a.git'}}}"],
+    );
+}
+
+#[test]
+fn what_git_leaves_behind_keeps_nobody_waiting() {
+    let mut place = Place::new();
+    git_module(&place);
+    // A helper such as a connection kept open for later holds the pipes.
+    fake_git(&mut place, "sleep 600 & echo $! > \"$0.pid\"; echo told >&2; exit 3");
+    let pack = place.pack();
+    let error = ends("a git whose helper lives on", move || pack.plan(&all()).unwrap_err());
+    assert_eq!(error.code(), Code::GitFailed);
+    assert!(error.message().contains("told"), "what git said before it ended is told: {error}");
+    let helper: i32 = place.read("fake-git.pid").trim().parse().unwrap();
+    let helper = rustix::process::Pid::from_raw(helper).unwrap();
+    rustix::process::kill_process(helper, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_git_that_takes_too_long_is_ended_with_all_it_started() {
+    let mut place = Place::new();
+    git_module(&place);
+    place.env.limits.pack_git_seconds = 1;
+    fake_git(&mut place, "sleep 600 & echo $! > \"$0.pid\"; wait");
+    let pack = place.pack();
+    let error = ends("a git that hangs", move || pack.plan(&all()).unwrap_err());
+    assert_eq!(error.code(), Code::GitFailed);
+    assert!(error.message().contains("pack_git_seconds"), "{error}");
+    let helper = place.read("fake-git.pid");
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", helper.trim())).unwrap_or_default();
+    // Gone, or only waiting for somebody to take note of its end.
+    let state = state.rsplit(") ").next().unwrap_or_default();
+    assert!(state.is_empty() || state.starts_with(['Z', 'X']), "what git started lives on: {state}");
+}
+
+#[test]
+fn update_tells_where_things_are_even_when_there_is_nothing_to_do() {
+    let place = Place::with("{codex: {mode: files, scope: user}}", &[]);
+    let pack = place.pack();
+    for update in [
+        Update::default(),
+        Update { no_lock: true, no_fetch: true, ..Update::default() },
+        Update::default(),
+        Update { no_fetch: true, ..Update::default() },
+    ] {
+        let data = pack.update(&all(), update, Consent::Given).unwrap().data;
+        let repo = place.repo("agentpack.lock.json").display().to_string();
+        let store = place.path("home/.agentpack/cache").display().to_string();
+        assert_eq!(
+            (&data["lockfile"], &data["lockfile_posix"]),
+            (&repo.as_str().into(), &repo.as_str().into()),
+            "{data}"
+        );
+        assert_eq!(
+            (&data["store"], &data["git_modules_fetched"]),
+            (&store.as_str().into(), &0.into()),
+            "{data}"
+        );
+    }
+}

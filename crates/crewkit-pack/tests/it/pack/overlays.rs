@@ -185,3 +185,36 @@ fn editing_again_keeps_what_is_there() {
     let other = OverlayEdit { patch: Some(true), ..OverlayEdit::default() };
     assert_eq!(code(edit(&place.pack(), other)), Code::ConfigInvalid);
 }
+
+/// A file that is not text cannot be merged: the person chooses a version, of whatever bytes.
+#[test]
+fn a_conflict_of_a_file_that_is_not_text_is_resolved_by_a_choice() {
+    let bytes = |side: &str| [side.as_bytes(), &[0, 0xff, 0xfe, 0x80]].concat();
+    for (chosen, deleted) in [("overlay", false), ("upstream", false), ("overlay", true)] {
+        let place = place();
+        fs::write(place.repo("s/logo.png"), bytes("base")).unwrap();
+        place.git_repo("home/.agentpack/repo", &[("x", "")]);
+        let pack = place.pack();
+        edit(&pack, OverlayEdit::default()).unwrap();
+        fs::write(place.repo(&format!("overlays/{KEY}/logo.png")), bytes("overlay")).unwrap();
+        if deleted {
+            fs::remove_file(place.repo("s/logo.png")).unwrap();
+        } else {
+            fs::write(place.repo("s/logo.png"), bytes("upstream")).unwrap();
+        }
+        for _ in 0..2 {
+            let error = rebase(&pack, false).unwrap_err();
+            assert_eq!(error.code(), Code::OverlayRebaseConflict, "{error}");
+            assert_eq!(error.details().unwrap()["conflicts"], serde_json::json!(["logo.png"]));
+        }
+        let conflicts = place.repo(&format!("overlays/{KEY}/.agentpack/conflicts"));
+        assert_eq!(fs::read(conflicts.join("logo.png.overlay")).unwrap(), bytes("overlay"));
+        assert_eq!(conflicts.join("logo.png.upstream").exists(), !deleted);
+        fs::copy(conflicts.join(format!("logo.png.{chosen}")), conflicts.join("logo.png")).unwrap();
+        rebase(&pack, false).unwrap();
+        assert!(!conflicts.exists());
+        apply(&pack).unwrap();
+        let deployed = fs::read(place.path("home/.codex/skills/foo/logo.png")).unwrap();
+        assert_eq!(deployed, bytes(chosen), "upstream deleted: {deleted}");
+    }
+}

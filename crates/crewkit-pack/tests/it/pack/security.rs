@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crewkit_core::Code;
-use crewkit_pack::commands::{Add, Consent};
+use crewkit_pack::commands::{Add, Consent, Deploy};
 use crewkit_pack::session::Select;
 
 use super::place::{Place, SKILL, all, apply, changes, code};
@@ -232,7 +232,19 @@ fn a_subdir_cannot_leave_the_checkout() {
 fn a_machine_id_cannot_lead_out_of_the_repo() {
     let place = Place::with(CODEX_USER, &[&skill("skill:a", "{local_path: {path: m}}")]);
     place.source("m/SKILL.md", SKILL);
-    place.write("home/.agentpack/skill_a--x/SKILL.md", "---\nname: evil\ndescription: d\n---\n");
+    // Where the overlay would be if the id went into the path as it is.
+    let key = crewkit_pack::ids::fs_key("skill:a");
+    for outside in
+        ["home/.agentpack/repo", "home/.agentpack", "home", "home/.agentpack/repo/overlays/machines"]
+    {
+        place.write(&format!("{outside}/{key}/SKILL.md"), "---\nname: evil\ndescription: d\n---\n");
+    }
     let select = Select { machine: Some("../../..".to_owned()), ..all() };
-    place.pack().plan(&select).unwrap();
+    let deploy = Deploy { apply: Some(Consent::Given), adopt: false, confirm_token: None };
+    place.pack().deploy(&select, &deploy).unwrap();
+    assert_eq!(
+        place.read("home/.codex/skills/a/SKILL.md"),
+        SKILL,
+        "an overlay from outside the repo was used"
+    );
 }
