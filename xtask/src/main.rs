@@ -6,6 +6,7 @@ mod ci;
 mod conformance;
 mod crash_sweep;
 mod docs;
+mod lines;
 mod process;
 mod shell;
 mod tidy;
@@ -27,6 +28,7 @@ usage: cargo xtask <chore>
   conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
   crash-sweep [--full] [create|update|delete|adopt|rollback]…
                   kill a deploy, and fail its system calls, at every call that changes something
+  lines           lines of code per crate, tests not counted
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables
 ";
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         ["bench", "pack", rest @ ..] => bench::pack::run(rest),
         ["conformance"] => conformance::run(),
         ["crash-sweep", rest @ ..] => crash_sweep::run(rest),
+        ["lines"] => lines::run(),
         ["tidy"] => tidy::run(tidy::Mode::Check),
         ["tidy", "--fix"] => tidy::run(tidy::Mode::Fix),
         _ => {
