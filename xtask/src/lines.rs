@@ -29,12 +29,17 @@ fn lines_below(dir: &Path) -> Result<usize> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() && name != "tests" {
             lines += lines_below(&path)?;
-        } else if name.ends_with(".rs") && name != "tests.rs" {
+        } else if is_source(name) {
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             lines += without_tests(&text).lines().count();
         }
     }
     Ok(lines)
+}
+
+/// Whether a file is code that is not a test.
+fn is_source(name: &str) -> bool {
+    name.strip_suffix(".rs").is_some_and(|stem| stem != "tests" && !stem.ends_with("_tests"))
 }
 
 /// The text before the module of tests, which ends a file.
