@@ -118,10 +118,10 @@ fn a_request_whose_sender_is_gone_is_not_carried_out() {
     );
     // The server sees the connections only when their sender is gone, and more is on the way than it takes in at once, so that
     // their end does not show.
-    let server = rustix::process::Pid::from_child(&served.child);
-    rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
+    let process = rustix::process::Pid::from_child(&served.child);
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
     let (code, _, err) = output(beside(&served, NOBODY, "bash").args(["-c", &script]));
-    rustix::process::kill_process(server, rustix::process::Signal::CONT).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
     assert_eq!(code, 0, "{err}");
     let refused = "crewkit_http_requests_total{door=\"rest\",status=\"403\"} 3";
     let metrics = || ask(curl(), &[&format!("{}/metrics", served.base)]).1;
