@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crewkit_core::secret::masked_url;
 use crewkit_core::{Limits, Secret};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -37,7 +38,7 @@ pub enum Streaming {
 }
 
 /// Where a model is and how to ask it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Endpoint {
     /// Name in configuration.
     pub name: String,
@@ -59,6 +60,17 @@ pub struct Endpoint {
     pub concurrency: Option<u64>,
     /// An HTTP proxy to go through.
     pub proxy: Option<String>,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Addresses of a model and of a proxy may hold a key.
+        f.debug_struct("Endpoint")
+            .field("name", &self.name)
+            .field("url", &masked_url(&self.url))
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Endpoint {

@@ -153,7 +153,10 @@ async fn names_are_prefixed_only_where_they_clash() {
 fn over_http(server: &HttpToolServer, token: Option<&str>) -> Vec<ServerConfig> {
     let authorization =
         token.map(|token| ("Authorization".to_owned(), Secret::new(format!("Bearer {token}"))));
-    let transport = Transport::Http { url: server.url(), headers: authorization.into_iter().collect() };
+    let transport = Transport::Http {
+        url: crewkit_core::Secret::new(server.url()),
+        headers: authorization.into_iter().collect(),
+    };
     vec![ServerConfig { name: "web".into(), transport, per_agent: false }]
 }
 

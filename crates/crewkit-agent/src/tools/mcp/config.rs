@@ -35,8 +35,8 @@ pub enum Transport {
     },
     /// Streamable HTTP.
     Http {
-        /// The endpoint.
-        url: String,
+        /// The endpoint, which may hold a key.
+        url: Secret,
         /// Sent with every request.
         headers: BTreeMap<String, Secret>,
     },
@@ -96,7 +96,7 @@ fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
             Transport::Stdio { command, args: entry.args, env: secret(entry.env), cwd: entry.cwd }
         }
         (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
-            Transport::Http { url, headers: secret(entry.headers) }
+            Transport::Http { url: Secret::new(url), headers: secret(entry.headers) }
         }
         (None, Some(_)) => return wrong("its url must begin with http:// or https://"),
         (Some(_), Some(_)) => return wrong("it has both a command and a url"),

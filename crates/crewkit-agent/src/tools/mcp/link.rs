@@ -47,7 +47,9 @@ impl Link {
         let time = Duration::from_secs(around.limits.tool_server_start_seconds);
         let link = match &config.transport {
             Transport::Stdio { .. } => Self::Stdio(Box::new(StdioLink::spawn(config, around, run)?)),
-            Transport::Http { url, headers } => Self::Http(HttpLink::new(url, headers, &around.limits)?),
+            Transport::Http { url, headers } => {
+                Self::Http(HttpLink::new(url.expose(), headers, &around.limits)?)
+            }
         };
         let introduction = json!({
             "protocolVersion": PROTOCOL,
