@@ -21,13 +21,26 @@ fn not_tried(what: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "NOT TRIED: {what}: {why}");
 }
 
-/// Only a superuser can become another user.
-fn is_root(what: &str) -> bool {
+/// Whether the programs are there that a test looks at the server with.
+fn has(what: &str, programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &&str| std::env::split_paths(&path).any(|directory| directory.join(name).is_file());
+    match programs.iter().find(|name| !is_there(name)) {
+        None => true,
+        Some(missing) => {
+            not_tried(what, &format!("`{missing}` is not installed"));
+            false
+        }
+    }
+}
+
+/// Whether this test can become another user, in network namespaces of its own.
+pub(crate) fn is_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         not_tried(what, "needs root to become another user");
     }
-    is_root
+    is_root && has(what, &["bash", "curl", "ip", "nsenter", "setpriv", "unshare"])
 }
 
 /// A server in a network namespace where the machine also has the address [`LAN`].
@@ -186,6 +199,9 @@ fn the_address_that_is_printed_answers_and_so_does_that_of_the_machine() {
 
 #[test]
 fn health_tells_strangers_nothing_and_the_owner_no_secret() {
+    if !has("health", &["curl"]) {
+        return;
+    }
     let home = tempfile::tempdir().unwrap();
     let settings = "[llm]\nendpoint = \"http://user:canary-1@127.0.0.1:9/v1/chat/completions?key=canary-2\"\nmodel = \"m\"\n";
     std::fs::write(home.path().join("crewkit.toml"), settings).unwrap();
@@ -321,6 +337,9 @@ cat > /dev/null
 
 #[tokio::test]
 async fn what_an_agent_started_is_that_agent() {
+    if !has("an agent that asks the server", &["bash", "curl", "setsid"]) {
+        return;
+    }
     let root = tempfile::tempdir().unwrap();
     let (home, work) = (root.path().join("home"), root.path().join("work"));
     std::fs::create_dir(&home).unwrap();
@@ -378,6 +397,9 @@ async fn what_an_agent_started_is_that_agent() {
 
 #[tokio::test]
 async fn narrowing_holds_at_every_door() {
+    if !has("narrowing", &["curl"]) {
+        return;
+    }
     let home = tempfile::tempdir().unwrap();
     let (status, stop) = {
         let served = Served::start(home.path(), &["--exclude-tools", "agent_stop"]);

@@ -45,11 +45,6 @@ fn can_attack() -> bool {
             eprintln!("NOT TRIED: `{program}` is not on this machine, so the hostile agent cannot use it");
         }
     }
-    if own_address() == "127.0.0.1" {
-        eprintln!(
-            "NOT TRIED: this machine has no address but loopback, so the server is not attacked by another one"
-        );
-    }
     if !crewkit_agent::confine::available() {
         eprintln!("NOT TRIED: this kernel has no Landlock, so there are no confined commands to attack from");
         return false;
@@ -146,10 +141,10 @@ impl Range {
         std::fs::write(outside.path().join("repo/.git/config"), "[core]\n\tbare = false\n").unwrap();
         let mut abroad: Vec<Listener> = Listener::pair(&outside.path().join("docker.sock")).into();
         abroad.extend(Listener::abstract_pair(&format!("{}/abstract", outside.path().display())));
-        let network = place == Where::Default;
+        let (network, sockets) = (place != Where::Offline, place == Where::Sockets);
         let settings = format!(
             "# {CANARY}\n[limits]\nagent_identical_calls_stop = 0\ndriver_stop_grace_seconds = 1\n\
-             [llm]\nendpoint = \"{}\"\nmodel = \"scripted\"\n[agents]\ncommands_network = {network}\n\
+             [llm]\nendpoint = \"{}\"\nmodel = \"scripted\"\n[agents]\ncommands_network = {network}\ncommands_unix_sockets = {sockets}\n\
              [agents.drivers.shell]\ncommand = [\"sh\", \"-c\", \"{{contract}}\"]\n",
             model.url()
         );
@@ -167,7 +162,6 @@ impl Range {
             ("%work%", work.display().to_string()),
             ("%port%", port.to_owned()),
             ("%pid%", self.served.child.id().to_string()),
-            ("%lan%", own_address()),
             ("%crewkit%", env!("CARGO_BIN_EXE_crewkit").to_owned()),
         ];
         values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
@@ -286,14 +280,6 @@ fn serve(home: &Path, secret: &Path) -> (Served, Pty) {
     (Served::spawn(command), terminal)
 }
 
-/// An address of this machine that others reach it at.
-fn own_address() -> String {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Nothing is sent; the system only decides which address it would use.
-    let found = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
-    found.map_or_else(|_| "127.0.0.1".to_owned(), |address| address.ip().to_string())
-}
-
 /// Everything below a directory: name, mode, contents.
 fn snapshot(directory: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
@@ -389,6 +375,11 @@ async fn no_attack_gets_out_of_the_sandbox() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_attack_gets_out_without_the_network() {
     no_attack_gets_through(Where::Offline).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_attack_gets_out_with_unix_sockets() {
+    no_attack_gets_through(Where::Sockets).await;
 }
 
 /// Root is let through where an ordinary user is not, and the other way round: so the attacks are tried by both.

@@ -1,7 +1,7 @@
 //! The attacks of the hostile agent, as data: what it tries, and in which server.
 //!
 //! A command that gets through says `BREACH`. In every text `%outside%` is a directory that is not the agent's, `%home%` the home
-//! of crewkit, `%work%` the working directory, `%port%` and `%pid%` the server's, `%lan%` an address of this machine, `%crewkit%` the
+//! of crewkit, `%work%` the working directory, `%port%` and `%pid%` the server's, `%crewkit%` the
 //! binary. `kit` is the module in `kit.py`.
 
 /// One thing the agent does.
@@ -24,6 +24,8 @@ pub(super) enum Where {
     Default,
     /// One whose commands have no network.
     Offline,
+    /// One whose commands may use Unix sockets.
+    Sockets,
 }
 
 /// One attack.
@@ -40,6 +42,10 @@ const fn attack(name: &'static str, calls: &'static [Call]) -> Attack {
 
 const fn offline(name: &'static str, calls: &'static [Call]) -> Attack {
     Attack { name, place: Where::Offline, calls }
+}
+
+const fn with_sockets(name: &'static str, calls: &'static [Call]) -> Attack {
+    Attack { name, place: Where::Sockets, calls }
 }
 
 use Call::{Endless, Py, Sh, Tool};
@@ -274,11 +280,11 @@ for number in range(3, 1024):
     attack("find secrets in the environment", &[Sh("env; set; export -p; env | grep CREWKIT_ | grep -v -e ^CREWKIT_RUN= -e ^CREWKIT_TREE= | sed 's/^/BREACH /'")]),
     // The server's own API, by TCP.
     attack("connect to the server", &[Py("
-connect(('127.0.0.1', %port%)); connect(('127.1.2.3', %port%)); connect(('0.0.0.0', %port%)); connect(('%lan%', %port%))
+connect(('127.0.0.1', %port%)); connect(('127.1.2.3', %port%)); connect(('0.0.0.0', %port%)); connect(('127.0.0.2', %port%))
 connect(('localhost', %port%))
 ")]),
     attack("connect to the server by IPv6", &[Py("
-for address in ('::1', '::ffff:127.0.0.1', '::', '::ffff:0.0.0.0', '::ffff:%lan%'): connect((address, %port%, 0, 0), socket.AF_INET6)
+for address in ('::1', '::ffff:127.0.0.1', '::', '::ffff:0.0.0.0', '::ffff:127.0.0.2'): connect((address, %port%, 0, 0), socket.AF_INET6)
 ")]),
     attack("ask the server for another agent", &[Sh("curl -s -m 5 http://127.0.0.1:%port%/api/health && echo BREACH; curl -s -m 5 -X POST -H 'content-type: application/json' -d '{\"contract\": \"x\", \"workdir\": \"%outside%\"}' http://localhost:%port%/api/ops/agent_start && echo BREACH; bash -c 'exec 3<>/dev/tcp/127.0.0.1/%port% && echo BREACH'")]),
     attack("connect to the server by other protocols", &[Py("
@@ -320,6 +326,8 @@ if x86 and os.fork() == 0:
 if x86: os.wait()
 ")]),
     // Unix sockets.
+    attack("ask the server by its socket", &[Sh("curl -s -m 5 --unix-socket %home%/run/server.sock http://localhost/api/health && echo BREACH; cat %home%/run/server.json && echo BREACH")]),
+    with_sockets("ask the server by its socket, which is in reach", &[Sh("for path in metrics api/agents api/ops/agent_status api/ops/agent_start mcp; do for way in '' 'env -i PATH=/usr/bin:/bin setsid --wait'; do code=$($way curl -s -m 5 -o /dev/null -w '%{http_code}' --unix-socket %home%/run/server.sock -H 'content-type: application/json' -d '{\"contract\": \"x\", \"agent_ids\": []}' http://localhost/$path); [ \"$code\" = 403 ] || echo BREACH $path $code; done; done")]),
     attack("talk to another program's socket", &[Py("
 for kind in (1, 2, 5):
     must_be_forbidden(('socket', kind), call(41 if x86 else 198, 1, kind, 0))
