@@ -302,7 +302,7 @@ impl<F: Fs> RootDir<F> {
         let mut parent = path.parent();
         loop {
             let dir = match &parent {
-                Some(parent) => found(fs.open_dir(&self.dir, parent))?,
+                Some(parent) => reached(fs.open_dir(&self.dir, parent))?,
                 None => Some(self.dir.clone()),
             };
             if let Some(dir) = dir {

@@ -407,12 +407,14 @@ impl<F: Fs> Scope<F> {
         for (path, wanted) in managed.chain(unmanaged) {
             let shown = self.path.join(path.as_path());
             let observed = match &self.root {
-                Some(root) => root.observe(fs, path).map_err(|error| match error.kind() {
-                    ErrorKind::NotADirectory => {
-                        TxnError::Blocked { path: shown.clone(), root: self.path.clone() }
+                Some(root) => match root.observe(fs, path) {
+                    // What lies behind a link or a file in the way is not ours, so nothing is there to be removed.
+                    Err(error) if error.kind() == ErrorKind::NotADirectory && wanted.is_none() => continue,
+                    Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                        return Err(TxnError::Blocked { path: shown, root: self.path });
                     }
-                    _ => TxnError::io("read", &shown, error),
-                })?,
+                    observed => observed.map_err(TxnError::at("read", &shown))?,
+                },
                 None => Observed::Absent,
             };
             let before = match observed {

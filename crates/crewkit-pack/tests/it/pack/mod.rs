@@ -9,6 +9,7 @@ mod overlays;
 mod place;
 mod security;
 mod shared;
+mod steps;
 mod tokens;
 mod vanished;
 mod workspace;
