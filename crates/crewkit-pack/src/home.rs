@@ -175,7 +175,13 @@ impl<F: Fs> StateHome<F> {
         roots: &[PathBuf],
         lock: Option<StateLock>,
     ) -> Result<Locked<'_, F>, TxnError> {
-        let candidates = [roots, std::slice::from_ref(&dirs.path)].concat();
+        let boundary = self.boundary()?;
+        let is_inside = |path: &&PathBuf| {
+            let real = self.fs.canonical(path).ok();
+            boundary.as_ref().is_none_or(|boundary| real.is_some_and(|real| real.starts_with(boundary)))
+        };
+        let mut candidates: Vec<PathBuf> = roots.iter().filter(is_inside).cloned().collect();
+        candidates.push(dirs.path.clone());
         let recovered = transaction::recover(&self.fs, &dirs, &candidates)?;
         Ok(Locked { home: self, dirs, command, recovered, _lock: lock })
     }

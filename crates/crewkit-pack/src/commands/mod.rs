@@ -35,7 +35,7 @@ pub use describe::{Argument, CommandRow, GLOBAL_ARGUMENTS, MUTATING};
 pub use look::Explain;
 pub use overlays::{OverlayEdit, OverlayRef, OverlayScope};
 pub use pins::Update;
-pub use snapshots::Prune;
+pub use snapshots::{Prune, RolledBack};
 pub use workspace::{KitDrift, KitFile, KitReport};
 
 /// Whether the caller has approved that something changes.

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crewkit_core::Code;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{Consent, Pack, noticing};
 use crate::envelope::Answer;
@@ -21,46 +22,66 @@ pub struct Prune {
     pub keep: Option<u64>,
 }
 
+/// What a rollback did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RolledBack {
+    /// The state that was asked for.
+    pub rolled_back_to: String,
+    /// The snapshot it made; none when nothing had to change.
+    pub event_snapshot_id: Option<String>,
+    /// How many files a dry run would change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<usize>,
+    /// Why nothing happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+}
+
 impl Pack {
     /// Returns to the state a snapshot left (`<id>`) or found (`before:<id>`).
     pub fn rollback(&self, select: &Select, to: &str, consent: Consent) -> Result<Answer> {
         if !select.dry_run {
             consent.require("rollback")?;
         }
-        let target = RollbackTo::parse(to);
         noticing(|warnings| {
-            let home = self.state();
-            let mut data = Map::new();
-            data.insert("rolled_back_to".to_owned(), to.into());
-            if select.dry_run {
-                self.notice_pending(warnings);
-                let mut plan = home.plan_rollback(&target, self.now())?;
-                warnings.append(&mut plan.warnings);
-                data.insert("event_snapshot_id".to_owned(), Value::Null);
-                data.insert("changes".to_owned(), plan.request.changes.len().into());
-            } else {
-                // Looked at first without the lock: an unknown snapshot must not create anything.
-                if home.is_quiet() {
-                    home.plan_rollback(&target, self.now())?;
-                }
-                let locked = self.lock(&home, "rollback", None, warnings)?;
-                let (mut plan, applied) = locked.rollback(&target, self.now())?;
-                warnings.append(&mut plan.warnings);
-                warnings.extend(applied.untidy);
-                self.prune_quietly(&locked, warnings);
-                let id = applied.snapshot_id.as_deref().unwrap_or_default();
-                for path in plan.backups.iter().map(|path| path.display()) {
-                    warnings.push(format!(
-                        "{path} had been changed by hand; see that content with `snapshots show {id} --file {path}`"
-                    ));
-                }
-                data.insert("event_snapshot_id".to_owned(), json!(applied.snapshot_id));
-                if applied.snapshot_id.is_none() {
-                    data.insert("reason".to_owned(), "no_changes".into());
-                }
-            }
-            Ok(Value::from(data))
+            let rolled_back = self.roll_back(to, select.dry_run, warnings)?;
+            serde_json::to_value(rolled_back).map_err(|error| PackError::bug(error.to_string()))
         })
+    }
+
+    pub(super) fn roll_back(
+        &self,
+        to: &str,
+        dry_run: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<RolledBack> {
+        let target = RollbackTo::parse(to);
+        let home = self.state();
+        let rolled_back_to = to.to_owned();
+        if dry_run {
+            self.notice_pending(warnings);
+            let mut plan = home.plan_rollback(&target, self.now())?;
+            warnings.append(&mut plan.warnings);
+            let changes = Some(plan.request.changes.len());
+            return Ok(RolledBack { rolled_back_to, event_snapshot_id: None, changes, reason: None });
+        }
+        // Looked at first without the lock: an unknown snapshot must not create anything.
+        if home.is_quiet() {
+            home.plan_rollback(&target, self.now())?;
+        }
+        let locked = self.lock(&home, "rollback", None, warnings)?;
+        let (mut plan, applied) = locked.rollback(&target, self.now())?;
+        warnings.append(&mut plan.warnings);
+        warnings.extend(applied.untidy);
+        self.prune_quietly(&locked, warnings);
+        let id = applied.snapshot_id.as_deref().unwrap_or_default();
+        for path in plan.backups.iter().map(|path| path.display()) {
+            warnings.push(format!(
+                "{path} had been changed by hand; see that content with `snapshots show {id} --file {path}`"
+            ));
+        }
+        let reason = applied.snapshot_id.is_none().then_some("no_changes");
+        Ok(RolledBack { rolled_back_to, event_snapshot_id: applied.snapshot_id, changes: None, reason })
     }
 
     /// All snapshots, newest first.
@@ -118,7 +139,7 @@ impl Pack {
     }
 }
 
-fn to_value(item: &impl serde::Serialize) -> Result<Value> {
+fn to_value(item: &impl Serialize) -> Result<Value> {
     let value = serde_json::to_value(item).map_err(|error| PackError::bug(error.to_string()))?;
     let mut map = view::object(value);
     // Paths come with a twin that has forward slashes, here as everywhere.

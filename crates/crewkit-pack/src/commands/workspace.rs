@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crewkit_core::Code;
-use serde_json::Value;
 
+use super::Pack;
 use super::deploy::{is_done, plan_hash};
 use super::look::Computed;
-use super::{Consent, Pack};
 use crate::desired::Desired;
 use crate::entry::{Entry, Observed};
 use crate::error::{PackError, Result};
@@ -186,11 +185,7 @@ impl Pack {
 
     /// Takes back the newest deployment into the workspace; returns the snapshot that made.
     pub fn unequip(&self, snapshot_id: &str) -> Result<Option<String>> {
-        let answer = self.rollback(&Select::default(), &format!("before:{snapshot_id}"), Consent::Given)?;
-        Ok(match &answer.data["event_snapshot_id"] {
-            Value::String(id) => Some(id.clone()),
-            _ => None,
-        })
+        Ok(self.roll_back(&format!("before:{snapshot_id}"), false, &mut Vec::new())?.event_snapshot_id)
     }
 }
 

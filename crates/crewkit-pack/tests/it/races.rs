@@ -98,6 +98,11 @@ fn deploys_once_as_a_child() {
     let (pack, select) = (pack(&base, wait), select(&base, generation));
     let adopt = std::env::var("CREWKIT_TEST_ADOPT").is_ok();
     let deploy = Deploy { apply: Some(Consent::Given), adopt, confirm_token: None };
+    if std::env::var("CREWKIT_TEST_EQUIP").is_ok() {
+        pack.in_workspace(&base.join("proj"), &base.join("state")).equip(&select).unwrap();
+        println!("outcome: done");
+        return;
+    }
     let outcome = match std::env::var("CREWKIT_TEST_ROLLBACK") {
         Ok(to) => pack.rollback(&select, &to, Consent::Given),
         Err(_) => pack.deploy(&select, &deploy),
@@ -469,4 +474,58 @@ fn a_project_that_is_away_is_reported_and_ended_wherever_it_turns_up() {
         }
         assert!(waited > 1, "{waited} of the kills left something to do in the project");
     }
+}
+
+/// The agent moves a directory of its kit out of the workspace, and links it, before what was cut short is ended.
+#[test]
+fn what_was_cut_short_in_a_workspace_is_not_ended_outside_of_it() {
+    if !has_strace("kills while a workspace is equipped") {
+        return;
+    }
+    let mut refused = 0;
+    for nth in (3..).step_by(2) {
+        let temp = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(temp.path()).unwrap();
+        scene(&base, 2);
+        let pack = pack(&base, Duration::ZERO);
+        let (workspace, state) = (base.join("proj"), base.join("state"));
+        pack.in_workspace(&workspace, &state).equip(&select(&base, 0)).unwrap();
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=renameat2"]);
+        command.args(["-e", &format!("inject=renameat2:signal=KILL:when={nth}"), "--"]);
+        command.arg(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", CHILD, "--ignored", "--nocapture", "--quiet"])
+            .env("CREWKIT_TEST_EQUIP", "1");
+        with_scene(&mut command, &base, 1, true);
+        if outcome(command.spawn().unwrap()).is_some() {
+            break;
+        }
+        let outside = base.join("outside");
+        fs::create_dir(&outside).unwrap();
+        for dir in [".codex", ".claude"] {
+            fs::rename(workspace.join(dir), outside.join(dir)).unwrap();
+            std::os::unix::fs::symlink(outside.join(dir), workspace.join(dir)).unwrap();
+        }
+        let seen = || {
+            let mut all = BTreeMap::new();
+            for dir in [".codex/skills", ".claude/skills"] {
+                for entry in fs::read_dir(outside.join(dir)).unwrap() {
+                    let entry = entry.unwrap();
+                    all.insert(entry.path(), entry.metadata().unwrap().modified().unwrap());
+                }
+            }
+            all
+        };
+        let before = seen();
+        let finished = pack.finish_in_workspace(&workspace, &state);
+        if let Err(error) = &finished {
+            assert_eq!(error.code(), Code::TargetEscape, "killed at {nth}: {error}");
+            refused += 1;
+        }
+        let equipped = pack.in_workspace(&workspace, &state).equip(&select(&base, 1)).unwrap_err();
+        assert_eq!(equipped.code(), Code::TargetEscape, "killed at {nth}: {equipped}");
+        assert_eq!(seen(), before, "killed at {nth}: something outside was touched: {finished:?}");
+    }
+    assert!(refused > 1, "{refused} of the kills left something to do");
 }

@@ -96,6 +96,13 @@ fn a_directory_that_became_a_link_out_of_the_workspace_is_refused() {
             assert_eq!(refused.code(), Code::TargetEscape, "{what}: {refused}");
             assert_eq!(code(scene.pack.kit_drift(&all())), Code::TargetEscape, "{what}");
             if let Some(snapshot) = snapshot {
+                if dir == ".codex/skills/a" {
+                    // Below a root: taking the kit back wants nothing there, so the link stays and the rest goes.
+                    scene.pack.unequip(&snapshot).unwrap();
+                    assert_eq!(scene.outside(), before, "{what}");
+                    assert!(fs::symlink_metadata(scene.place.path("proj").join(dir)).unwrap().is_symlink());
+                    continue;
+                }
                 assert_eq!(code(scene.pack.unequip(&snapshot)), Code::TargetEscape, "{what}");
             }
             assert_eq!(scene.outside(), before, "{what}");
