@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 const PATIENCE: Duration = Duration::from_secs(30);
 const PIPE_BYTES: usize = 1 << 20;
 
-struct House {
+struct TestServer {
     runtime: Runtime,
     router: axum::Router,
     limits: Arc<Limits>,
@@ -36,7 +36,7 @@ struct House {
 }
 
 /// A server with the product's operations, whose agents are rehearsed; its state is in `directory`.
-fn house(directory: &Path) -> House {
+fn start_server(directory: &Path) -> TestServer {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let limits = Arc::new(Limits {
         http_body_bytes: 1 << 16,
@@ -74,27 +74,28 @@ fn house(directory: &Path) -> House {
     };
     let router = router(app, Guard::default());
     drop(inside);
-    House { runtime, router, limits, catalog, services, agent }
+    TestServer { runtime, router, limits, catalog, services, agent }
 }
 
 /// The one server of this process.
-fn shared() -> &'static House {
-    static HOUSE: OnceLock<(tempfile::TempDir, House)> = OnceLock::new();
-    let (_, house) = HOUSE.get_or_init(|| {
+fn shared() -> &'static TestServer {
+    static SERVER: OnceLock<(tempfile::TempDir, TestServer)> = OnceLock::new();
+    let (_, test_server) = SERVER.get_or_init(|| {
         let directory = tempfile::tempdir().expect("a directory");
-        let house = house(directory.path());
-        (directory, house)
+        let test_server = start_server(directory.path());
+        (directory, test_server)
     });
-    house
+    test_server
 }
 
 /// Sends `bytes` on a connection of `peer`, ends the sending side, and returns all that came back.
 fn exchange(peer: Peer, bytes: Vec<u8>) -> Vec<u8> {
-    let house = shared();
-    house.runtime.block_on(async {
+    let test_server = shared();
+    test_server.runtime.block_on(async {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let (mut read, mut write) = tokio::io::split(ours);
-        let served = serve_stream(Box::new(theirs), peer, house.router.clone(), Arc::clone(&house.limits));
+        let served =
+            serve_stream(Box::new(theirs), peer, test_server.router.clone(), Arc::clone(&test_server.limits));
         let sent = async move {
             let _ = write.write_all(&bytes).await;
             let _ = write.shutdown().await;
@@ -182,18 +183,18 @@ pub(super) fn mcp(data: &[u8]) {
         );
     }
     bytes.extend_from_slice(rest);
-    let house = shared();
-    let answer = house.runtime.block_on(async {
+    let test_server = shared();
+    let answer = test_server.runtime.block_on(async {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let (mut read, mut write) = tokio::io::split(ours);
         let (their_read, their_write) = tokio::io::split(theirs);
         let server = McpServer::new(
-            Arc::clone(&house.catalog),
-            Arc::clone(&house.services),
+            Arc::clone(&test_server.catalog),
+            Arc::clone(&test_server.services),
             Arc::new(Selection::default()),
         );
         let reader: Box<dyn tokio::io::AsyncRead + Send + Unpin> = Box::new(their_read);
-        let serving = server.serve_stdio(BufReader::new(reader), Box::new(their_write), &house.limits);
+        let serving = server.serve_stdio(BufReader::new(reader), Box::new(their_write), &test_server.limits);
         let sent = async move {
             let _ = write.write_all(&bytes).await;
             let _ = write.shutdown().await;

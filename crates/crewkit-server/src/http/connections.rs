@@ -1,8 +1,7 @@
 //! Accepts connections, bounds them, and lets them finish when the server stops.
 //!
-//! A connection begins without a name. Until its caller is identified it is one of few, has little time, and gives way to
-//! newer ones; then it takes one of the places for callers who are known. So whoever cannot identify himself cannot use up
-//! what the owner needs.
+//! Until the caller of a connection is identified, the connection is one of few, has little time, and is closed in favour of
+//! newer ones; then it takes one of the places for known callers. So strangers cannot use up what the owner needs.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -54,21 +53,21 @@ pub enum Door {
 
 /// A connection, as its requests see it. A WebSocket keeps a copy, so that it counts for as long as it is open.
 #[derive(Clone)]
-pub struct Connection(Arc<Open>);
+pub struct Connection(Arc<ConnectionState>);
 
-struct Open {
+struct ConnectionState {
     id: u64,
     door: Door,
     peer: Peer,
     has_asked: AtomicBool,
     /// The place among the connections of known callers.
     place: Mutex<Option<OwnedSemaphorePermit>>,
-    house: Arc<House>,
+    pool: Arc<ConnectionPool>,
     _tracked: TaskTrackerToken,
 }
 
 /// What all connections share.
-struct House {
+struct ConnectionPool {
     router: Router,
     builder: Builder<TokioExecutor>,
     /// Places for callers who are known.
@@ -83,7 +82,7 @@ struct House {
 
 /// There is no place left for another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoPlace;
+pub struct PoolFull;
 
 impl Connection {
     /// The way it came in.
@@ -106,21 +105,21 @@ impl Connection {
 
     /// Completes when the server stops; a WebSocket then closes.
     pub async fn stopped(&self) {
-        self.0.house.stop.cancelled().await;
+        self.0.pool.stop.cancelled().await;
     }
 
     /// Gives the connection a place among those of known callers.
-    pub(super) fn admit(&self) -> Result<(), NoPlace> {
+    pub(super) fn admit(&self) -> Result<(), PoolFull> {
         let mut place = lock(&self.0.place);
         if place.is_none() {
-            let Ok(permit) = Arc::clone(&self.0.house.places).try_acquire_owned() else {
+            let Ok(permit) = Arc::clone(&self.0.pool.places).try_acquire_owned() else {
                 Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
-                let limit = self.0.house.limits.http_connections;
+                let limit = self.0.pool.limits.http_connections;
                 tracing::warn!(limit, "refused a connection: limits.http_connections is reached");
-                return Err(NoPlace);
+                return Err(PoolFull);
             };
             *place = Some(permit);
-            lock(&self.0.house.unidentified).remove(&self.0.id);
+            lock(&self.0.pool.unidentified).remove(&self.0.id);
         }
         Ok(())
     }
@@ -131,7 +130,7 @@ impl Connection {
 
     /// Completes when the connection has used up its time without a request that identifies its caller.
     async fn out_of_time(&self) {
-        let limits = &self.0.house.limits;
+        let limits = &self.0.pool.limits;
         let (identify, idle) = (
             Duration::from_secs(limits.http_identify_seconds),
             Duration::from_secs(limits.http_idle_seconds),
@@ -150,20 +149,20 @@ impl Connection {
     }
 }
 
-impl Drop for Open {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
-        lock(&self.house.unidentified).remove(&self.id);
+        lock(&self.pool.unidentified).remove(&self.id);
         Metrics::global().connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A connection that was entered among those that are not identified.
-struct Entered {
+/// A place among the connections whose caller is not identified yet.
+struct Unidentified {
     id: u64,
     evicted: CancellationToken,
 }
 
-impl House {
+impl ConnectionPool {
     fn new(router: Router, limits: Arc<Limits>, stop: CancellationToken) -> Arc<Self> {
         let places = usize::try_from(limits.http_connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -178,8 +177,8 @@ impl House {
         })
     }
 
-    /// Enters a connection among those that are not identified; the oldest has to go when there are too many.
-    fn enter(&self) -> Entered {
+    /// Adds a connection whose caller is not identified yet; closes the oldest such connection if there are too many.
+    fn add_unidentified(&self) -> Unidentified {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let evicted = CancellationToken::new();
         let mut unidentified = lock(&self.unidentified);
@@ -190,26 +189,26 @@ impl House {
             Metrics::global().connections_refused.fetch_add(1, Ordering::Relaxed);
             oldest.cancel();
         }
-        Entered { id, evicted }
+        Unidentified { id, evicted }
     }
 
     /// Serves one connection to its end.
-    async fn attend(
+    async fn serve_connection(
         self: Arc<Self>,
         stream: Box<dyn Stream>,
         door: Door,
         peer: Peer,
-        entered: Entered,
+        unidentified: Unidentified,
         watcher: Watcher,
     ) {
         Metrics::global().connections.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection(Arc::new(Open {
-            id: entered.id,
+        let connection = Connection(Arc::new(ConnectionState {
+            id: unidentified.id,
             door,
             peer,
             has_asked: AtomicBool::new(false),
             place: Mutex::new(None),
-            house: Arc::clone(&self),
+            pool: Arc::clone(&self),
             _tracked: self.tracker.token(),
         }));
         // Without a token the connection alone says who it is.
@@ -229,7 +228,7 @@ impl House {
                 tracing::debug!(%error, "a connection ended badly");
             },
             () = connection.out_of_time() => {}
-            () = entered.evicted.cancelled() => {}
+            () = unidentified.evicted.cancelled() => {}
         }
     }
 }
@@ -248,7 +247,7 @@ pub fn serve(
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let graceful = GracefulShutdown::new();
-        let house = House::new(router, Arc::clone(&limits), stop.clone());
+        let pool = ConnectionPool::new(router, Arc::clone(&limits), stop.clone());
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -262,17 +261,18 @@ pub fn serve(
                     continue;
                 }
             };
-            let (watcher, entered, house) = (graceful.watcher(), house.enter(), Arc::clone(&house));
+            let (watcher, unidentified, pool) =
+                (graceful.watcher(), pool.add_unidentified(), Arc::clone(&pool));
             tokio::spawn(async move {
                 let (stream, door, peer) = accepted.identify(peers).await;
-                house.attend(stream, door, peer, entered, watcher).await;
+                pool.serve_connection(stream, door, peer, unidentified, watcher).await;
             });
         }
         drop(listeners);
-        house.tracker.close();
+        pool.tracker.close();
         let ended = async {
             graceful.shutdown().await;
-            house.tracker.wait().await;
+            pool.tracker.wait().await;
         };
         let grace = Duration::from_secs(limits.shutdown_grace_seconds);
         if tokio::time::timeout(grace, ended).await.is_err() {
@@ -283,10 +283,10 @@ pub fn serve(
 
 /// Serves one connection to its end, as [`serve`] does. For tests that bring bytes of their own.
 pub async fn serve_stream(stream: Box<dyn Stream>, peer: Peer, router: Router, limits: Arc<Limits>) {
-    let house = House::new(router, limits, CancellationToken::new());
+    let pool = ConnectionPool::new(router, limits, CancellationToken::new());
     let graceful = GracefulShutdown::new();
-    let entered = house.enter();
-    house.attend(stream, Door::Unix, peer, entered, graceful.watcher()).await;
+    let unidentified = pool.add_unidentified();
+    pool.serve_connection(stream, Door::Unix, peer, unidentified, graceful.watcher()).await;
 }
 
 /// The bytes of a connection, whatever they travel through.

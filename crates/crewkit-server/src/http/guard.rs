@@ -127,12 +127,12 @@ fn refuse_host(message: String) -> HttpProblem {
 }
 
 /// What the guard needs to know.
-pub(super) struct Watch {
+pub(super) struct GuardState {
     pub(super) guard: Guard,
     pub(super) agents: Arc<Agents>,
 }
 
-impl Watch {
+impl GuardState {
     /// Who sent `request`, by its connection and its token. Without a connection nobody is known.
     fn caller(&self, connection: Option<&Connection>, headers: &HeaderMap) -> Caller {
         let is_unix = connection.is_some_and(|connection| connection.door() == Door::Unix);
@@ -147,16 +147,16 @@ impl Watch {
 }
 
 /// The guard as a layer around every route, unknown ones included. Leaves the [`Caller`] with the request.
-pub(super) async fn stand_guard(
-    State(watch): State<Arc<Watch>>,
+pub(super) async fn guard_request(
+    State(state): State<Arc<GuardState>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
     let local = connection.as_ref().and_then(Connection::local_address);
-    let caller = watch.caller(connection.as_ref(), request.headers());
+    let caller = state.caller(connection.as_ref(), request.headers());
     let version = request.version();
-    let checked = watch
+    let checked = state
         .guard
         .check_names(request.uri(), request.headers(), local)
         .and_then(|()| pass(&caller, request.uri().path(), connection.as_ref()));

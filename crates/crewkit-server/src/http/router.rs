@@ -15,7 +15,7 @@ use http::header::CONTENT_TYPE;
 use serde_json::json;
 
 use super::agents;
-use super::guard::{Guard, Watch, stand_guard};
+use super::guard::{Guard, GuardState, guard_request};
 use super::openapi;
 use super::problem::HttpProblem;
 use super::rest;
@@ -43,7 +43,7 @@ pub struct App {
 pub fn router(app: App, guard: Guard) -> Router {
     let limits = Arc::clone(&app.limits);
     let agents = agents::routes(&app);
-    let watch = Watch { guard, agents: Arc::clone(&app.services.agents) };
+    let state = GuardState { guard, agents: Arc::clone(&app.services.agents) };
     Router::new()
         .route("/", get(signpost))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -69,7 +69,7 @@ pub fn router(app: App, guard: Guard) -> Router {
         .with_state(Arc::new(app))
         .merge(agents)
         .layer(middleware::from_fn_with_state(limits, keep_time))
-        .layer(middleware::from_fn_with_state(Arc::new(watch), stand_guard))
+        .layer(middleware::from_fn_with_state(Arc::new(state), guard_request))
         .layer(middleware::from_fn(count))
 }
 
