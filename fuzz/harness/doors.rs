@@ -88,25 +88,30 @@ fn shared() -> &'static TestServer {
     test_server
 }
 
-/// Sends `bytes` on a connection of `peer`, ends the sending side, and returns all that came back.
-fn exchange(peer: Peer, bytes: Vec<u8>) -> Vec<u8> {
+/// Sends `request` on a connection of `peer`, then, once a head came back, `more`; ends the sending side, and returns all that
+/// came back.
+fn exchange(peer: Peer, request: &[u8], more: Option<&[u8]>) -> Vec<u8> {
     let test_server = shared();
     test_server.runtime.block_on(async {
-        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let (mut read, mut write) = tokio::io::split(ours);
+        let (mut ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let served =
             serve_stream(Box::new(theirs), peer, test_server.router.clone(), Arc::clone(&test_server.limits));
-        let sent = async move {
-            let _ = write.write_all(&bytes).await;
-            let _ = write.shutdown().await;
+        let talked = async move {
+            let mut answer = Vec::new();
+            let _ = ours.write_all(request).await;
+            if let Some(more) = more {
+                let has_head = |answer: &[u8]| answer.windows(4).any(|four| four == b"\r\n\r\n");
+                while !has_head(&answer) && ours.read_buf(&mut answer).await.is_ok_and(|length| length > 0) {}
+                let _ = ours.write_all(more).await;
+            }
+            let _ = ours.shutdown().await;
+            let _ = ours.read_to_end(&mut answer).await;
+            answer
         };
-        let mut answer = Vec::new();
-        let heard = read.read_to_end(&mut answer);
-        let all = async { tokio::join!(served, sent, heard).2 };
-        let _ = tokio::time::timeout(PATIENCE, all)
+        let both = async { tokio::join!(served, talked).1 };
+        tokio::time::timeout(PATIENCE, both)
             .await
-            .expect("the server keeps a connection whose client is gone");
-        answer
+            .expect("the server keeps a connection whose client is gone")
     })
 }
 
@@ -119,7 +124,7 @@ pub(super) fn http(data: &[u8]) {
         2 => Peer::Agent,
         _ => Peer::Owner,
     };
-    let answer = exchange(peer, rest.to_vec());
+    let answer = exchange(peer, rest, None);
     let is_http1 = answer.is_empty() || answer.starts_with(b"HTTP/1.");
     // A client that opens with the preface of HTTP/2 gets frames; the first one holds the settings.
     let is_http2 = rest.starts_with(b"PRI * HTTP/2.0") && answer.get(3) == Some(&4);
@@ -137,11 +142,11 @@ pub(super) fn http(data: &[u8]) {
 pub(super) fn websocket(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let path = if first & 1 == 0 { "/ws/fuzz".to_owned() } else { format!("/ws/agent/{}", shared().agent) };
-    let mut bytes = format!(
+    let request = format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    )
-    .into_bytes();
+    );
+    let mut bytes = Vec::new();
     if first & 2 == 0 {
         bytes.extend_from_slice(rest);
     } else {
@@ -150,7 +155,7 @@ pub(super) fn websocket(data: &[u8]) {
             frame(*opcode, payload, &mut bytes);
         }
     }
-    let answer = exchange(Peer::Owner, bytes);
+    let answer = exchange(Peer::Owner, request.as_bytes(), Some(&bytes));
     assert!(answer.starts_with(b"HTTP/1.1 101"), "{:?}", String::from_utf8_lossy(&answer));
 }
 
