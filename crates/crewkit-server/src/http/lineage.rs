@@ -1,9 +1,9 @@
 //! Which processes of this machine were started by an agent.
 //!
 //! Everything crewkit starts for an agent carries a mark in its environment. A child can drop the mark, but not its
-//! ancestors: commands run below a helper that carries the mark and adopts whatever is orphaned. So a process belongs to an
-//! agent if it or any of its ancestors is marked. Marks that this server carries itself do not count: a server that an
-//! agent started for its own work serves that agent.
+//! ancestors: commands run below a helper that carries the mark, stays the same program, and adopts whatever is orphaned.
+//! So a process belongs to an agent if it or any of its ancestors is marked. Marks that this server carries itself do not
+//! count: a server that an agent started for its own work serves that agent.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A shell that says when it and its child are there, and ends with its input.
+    /// A shell that says the id of a process when that is there, which ends with its input.
     fn marked(script: &str, mark: Option<&str>) -> (Child, u32) {
         use std::io::BufRead as _;
         let mut command = Command::new("sh");
@@ -103,11 +103,12 @@ mod tests {
 
     #[test]
     fn a_mark_is_inherited_from_any_ancestor() {
+        // Whoever carries the mark does not become another program: for an instant it would have no environment.
         for (script, mark, expected) in [
-            ("echo $$; cat", Some("agent_1"), true),
-            ("env -i sh -c 'echo $$; cat' & wait", Some("agent_2"), true),
-            ("env -i setsid sh -c 'echo $$; cat' & wait", Some("agent_3"), true),
-            ("echo $$; cat", None, false),
+            ("echo $$; read line", Some("agent_1"), true),
+            ("env -i sh -c 'echo $$; read line'; true", Some("agent_2"), true),
+            ("env -i setsid --wait sh -c 'echo $$; read line'; true", Some("agent_3"), true),
+            ("echo $$; read line", None, false),
         ] {
             let (mut child, pid) = marked(script, mark);
             assert_eq!(is_agent(pid), Some(expected), "{script}");
