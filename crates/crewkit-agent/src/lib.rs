@@ -24,4 +24,4 @@ pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
 pub use http_client::http_client;
 pub use store::{Clock, FileFault, PayloadInfo, RunRecord, RunSpec, StoreError, StoreLock};
-pub use sys::{confine, supervisor};
+pub use sys::{MARK_RUN, confine, supervisor};

@@ -188,7 +188,7 @@ fn roles(config: &Config) -> Result<Vec<RoleConfig>, Failure> {
 }
 
 /// Where a program is, when it is installed.
-fn installed(program: &str) -> Option<PathBuf> {
+pub(crate) fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }

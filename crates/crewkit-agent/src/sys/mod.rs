@@ -12,6 +12,7 @@ pub mod supervisor;
 
 pub(crate) use beneath::{Kind, Root};
 pub(crate) use files::{create_private_dir, create_private_file};
+pub use process::MARK_RUN;
 pub(crate) use process::{Launch, ProcessTree, kill_marked};
 
 /// Lets every other thread go first from now on; where the system has no such thing, nothing changes.

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use super::confine::Confinement;
 
 /// Names the run in the environment of everything it starts.
-const MARK_RUN: &str = "CREWKIT_RUN";
+pub const MARK_RUN: &str = "CREWKIT_RUN";
 /// Names one spawned tree within a run.
 const MARK_TREE: &str = "CREWKIT_TREE";
 /// Names the run in the environment of the helper alone.

@@ -75,13 +75,17 @@ pub struct Pack {
 impl Pack {
     /// A service in these surroundings. Reads the hash cache, nothing else.
     pub fn new(env: Env) -> Self {
+        let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
+        Self::with_manifest(env, Arc::new(manifest))
+    }
+
+    /// A service in these surroundings that shares what is remembered of the manifest.
+    fn with_manifest(env: Env, manifest: Arc<LastManifest>) -> Self {
         let file = hash_cache::file_in(&env.state_dir());
         let cache = HashCache::open(file, &env.limits, env.clock.clone());
-        let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
-        let (cache, manifest) = (Arc::new(cache), Arc::new(manifest));
         Self {
             env,
-            cache,
+            cache: Arc::new(cache),
             manifest,
             known: Arc::default(),
             tokens: Arc::default(),

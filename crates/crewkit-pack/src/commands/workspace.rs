@@ -16,7 +16,6 @@ use crate::desired::Desired;
 use crate::entry::{Entry, Observed};
 use crate::error::{PackError, Result};
 use crate::fs::{Fs as _, RealFs};
-use crate::hash_cache::{self, HashCache};
 use crate::home::StateHome;
 use crate::managed;
 use crate::place::RootDir;
@@ -71,17 +70,7 @@ impl Pack {
         let mut env = self.env.clone();
         workspace.clone_into(&mut env.cwd);
         env.workspace_state = Some(state.to_owned());
-        let file = hash_cache::file_in(&env.state_dir());
-        let cache = HashCache::open(file, &env.limits, env.clock.clone());
-        let (cache, manifest) = (Arc::new(cache), Arc::clone(&self.manifest));
-        Self {
-            env,
-            cache,
-            manifest,
-            known: Arc::default(),
-            tokens: Arc::default(),
-            session: Choices::default(),
-        }
+        Self::with_manifest(env, Arc::clone(&self.manifest))
     }
 
     /// Ends what was cut short in a workspace. Returns the snapshot of what was completed; nothing when nothing was

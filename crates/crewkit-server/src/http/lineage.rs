@@ -9,8 +9,11 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
+use crewkit_agent::MARK_RUN;
+use crewkit_fleet::backend::local::held::MARK_TASK;
+
 /// Variables that name the run or the task a process belongs to.
-const MARKS: [&str; 2] = ["CREWKIT_RUN=", "CREWKIT_TASK="];
+const MARKS: [&str; 2] = [MARK_RUN, MARK_TASK];
 
 /// Ancestors looked at. A longer chain is no ordinary one.
 const MAX_ANCESTORS: usize = 1024;
@@ -58,7 +61,10 @@ fn marks_of_lineage(mut pid: u32) -> Option<Marks> {
 /// The marks in the environment of `pid`; none if it cannot be read, as with processes of others.
 fn marks(pid: u32) -> Marks {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let is_mark = |entry: &&[u8]| MARKS.iter().any(|mark| entry.starts_with(mark.as_bytes()));
+    let is_mark = |entry: &&[u8]| {
+        let name = entry.split(|byte| *byte == b'=').next().unwrap_or_default();
+        MARKS.iter().any(|mark| mark.as_bytes() == name)
+    };
     environment.split(|byte| *byte == 0).filter(is_mark).map(<[u8]>::to_vec).collect()
 }
 

@@ -56,7 +56,7 @@ pub fn run(command: MetadataCommand, limits: Limits) -> Result<(), Failure> {
     let runner = Runner {
         directory: std::env::current_dir().map_err(broken)?,
         taskfile: arguments.taskfile,
-        task_program: installed("task"),
+        task_program: crate::local::installed("task"),
         commands: TaskfileCommands::Plain,
         limits,
     };
@@ -117,12 +117,6 @@ async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
-}
-
-/// Where a program is, when it is installed.
-fn installed(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
 #[cfg(test)]
