@@ -8,6 +8,7 @@ pub mod codes;
 pub mod limits;
 pub mod run;
 pub mod secret;
+pub mod suggest;
 pub mod timestamp;
 pub mod toolset;
 

@@ -65,6 +65,16 @@ limits! {
     http_request_seconds = 330;
     /// Time running requests get to finish when the server stops.
     shutdown_grace_seconds = 10;
+    /// How often a client sends a call that may be repeated when the server goes away under it.
+    client_attempts = 5;
+
+    // The server of a home.
+    /// Different settings of clients that the server keeps at once; the least recently used make room.
+    server_askers = 256;
+    /// Time a server has to start in the background.
+    server_start_seconds = 60;
+    /// Size of the log of a background server, its older half included.
+    server_log_bytes = 4 * MIB;
 
     // MCP.
     /// Sessions of streamable HTTP kept at once.
@@ -202,8 +212,12 @@ limits! {
     agent_summary_bytes = 16 * KIB;
     /// Ids in one status or wait call.
     agent_status_ids = 10_000;
-    /// Runs at work at once.
-    agent_runs_active = 10_000;
+    /// Runs at work at once; further ones are queued.
+    agent_runs_active = 1_000;
+    /// Runs that may be queued; further ones are refused.
+    agent_queue = 10_000;
+    /// Times a run is taken up again by itself after its server ended.
+    agent_restarts = 3;
     /// Longest time one wait call waits.
     agent_wait_seconds = 300;
     /// Entries in one page of output.
@@ -212,11 +226,11 @@ limits! {
     agent_payload_cache_bytes = 64 * MIB;
     /// Changes the run store takes up before it makes callers wait.
     agent_store_queue = 8192;
-    /// Turns of one run.
+    /// Turns of one run of the built-in loop.
     agent_turns = 200;
     /// Tokens of one run; 0 means no cap.
     agent_tokens = 0;
-    /// Wall time of one run; 0 means no cap.
+    /// Working time of one run; 0 means no cap.
     agent_wall_seconds = 0;
     /// Identical tool calls in a row before the model is warned.
     agent_identical_calls_warn = 3;
@@ -226,6 +240,8 @@ limits! {
     agent_plain_replies = 5;
     /// Days an ended run is kept; 0 means for ever.
     agent_retention_days = 0;
+    /// Days the event log goes back.
+    events_days = 30;
     /// Chat conversations kept.
     chat_conversations = 1000;
     /// Messages kept of one chat conversation.
@@ -244,6 +260,8 @@ limits! {
     llm_idle_seconds = 300;
     /// Time one request to the model may take in all.
     llm_request_seconds = 1800;
+    /// Time a request in flight has to end after its run was stopped or completed; its reply is kept, and no other is sent.
+    llm_stop_grace_seconds = 30;
     /// Largest reply of the model.
     llm_reply_bytes = 32 * MIB;
     /// Largest arguments of one tool call.
@@ -258,6 +276,8 @@ limits! {
     llm_retry_max_seconds = 30;
     /// Longest pause a `Retry-After` may ask for.
     llm_retry_after_max_seconds = 120;
+    /// Time a server's refusal of tools or streaming is remembered.
+    llm_refusal_memory_seconds = 3600;
 
     // Tools of agents.
     /// Largest tool result handed to the model; the middle of what is longer is cut out.
@@ -276,6 +296,8 @@ limits! {
     tool_server_message_bytes = 16 * MIB;
     /// Time a tool server has to answer its first message.
     tool_server_start_seconds = 30;
+    /// Time a new run waits for tool servers that are starting; later their tools are offered as they become ready.
+    tool_server_wait_ms = 2_000;
     /// Longest pause before a failed tool server is started again.
     tool_server_restart_max_seconds = 60;
 

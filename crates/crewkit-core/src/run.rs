@@ -1,4 +1,4 @@
-//! The life of a run: ready → running → completed or stopped.
+//! The life of a run: ready → running → completed or stopped; while it is running: queued → working ⇄ waiting.
 //!
 //! A run is one contract carried out by one driver. The first terminal move wins and nothing that arrives later
 //! changes it; the loser is told the state that holds. Only an explicit wish of a person, [`Move::Resume`] or
@@ -102,7 +102,7 @@ words! {
     RunStatus {
         /// Created, not yet begun.
         Ready = "ready",
-        /// A driver is at work.
+        /// Begun and not ended; [`Phase`] says whether it is queued, works or waits.
         Running = "running",
         /// Ended without fulfilling the contract.
         Stopped = "stopped",
@@ -123,8 +123,10 @@ words! {
     StopReason {
         /// Somebody asked for it.
         Requested = "requested",
-        /// The server ended while the run was at work.
+        /// The server ended while the run was at work, more often than runs are taken up again.
         ServerRestarted = "server_restarted",
+        /// The server was stopped with everything that ran.
+        ServerStopped = "server_stopped",
         /// The agent said the contract cannot be fulfilled.
         ContractFailed = "contract_failed",
         /// The cap on turns was reached.
@@ -150,15 +152,49 @@ words! {
     }
 }
 
+/// What a running run does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// It waits for a free slot.
+    Queued,
+    /// A driver carries it out.
+    Working,
+    /// It holds no slot until something happens.
+    Waiting(WaitsFor),
+}
+
+impl Phase {
+    /// The word in answers.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Working => "working",
+            Self::Waiting(_) => "waiting",
+        }
+    }
+}
+
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// Other runs, some of which are named.
+    Agents(Vec<String>),
+    /// A secret that the server does not have since it was restarted.
+    Secret(String),
+}
+
 /// A run's state with the times of its moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
     /// Created, not yet begun.
     Ready,
-    /// At work since `started_at`.
+    /// Begun at `started_at`.
     Running {
-        /// When this attempt began.
+        /// When this attempt was asked for.
         started_at: Timestamp,
+        /// What it does.
+        phase: Phase,
     },
     /// Ended unfulfilled.
     Stopped {
@@ -179,10 +215,16 @@ pub enum RunState {
 }
 
 /// What can happen to a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
-    /// A driver begins.
+    /// Somebody wants it carried out; it is queued.
     Start,
+    /// It has a slot, and a driver works or goes on.
+    Claim,
+    /// It gives its slot back until something happens.
+    Wait(WaitsFor),
+    /// It is queued again, after a restart of the server or when what it waited for is there.
+    Requeue,
     /// The contract is fulfilled.
     Complete,
     /// The run ends unfulfilled.
@@ -194,9 +236,12 @@ pub enum Move {
 }
 
 impl Move {
-    const fn verb(self) -> &'static str {
+    const fn verb(&self) -> &'static str {
         match self {
             Self::Start => "start",
+            Self::Claim => "claim",
+            Self::Wait(_) => "suspend",
+            Self::Requeue => "queue",
             Self::Complete => "complete",
             Self::Stop(_) => "stop",
             Self::Resume => "resume",
@@ -239,7 +284,7 @@ impl RunState {
     pub const fn started_at(&self) -> Option<Timestamp> {
         match self {
             Self::Ready => None,
-            Self::Running { started_at } => Some(*started_at),
+            Self::Running { started_at, .. } => Some(*started_at),
             Self::Stopped { started_at, .. } | Self::Completed { started_at, .. } => *started_at,
         }
     }
@@ -261,18 +306,35 @@ impl RunState {
         }
     }
 
+    /// What it does, if it is running.
+    pub const fn phase(&self) -> Option<&Phase> {
+        match self {
+            Self::Running { phase, .. } => Some(phase),
+            _ => None,
+        }
+    }
+
     /// Applies a move that happens at `now`.
-    pub fn apply(&mut self, wanted: Move, now: Timestamp) -> Result<Moved, IllegalMove> {
+    pub fn apply(&mut self, wanted: &Move, now: Timestamp) -> Result<Moved, IllegalMove> {
         let started_at = self.started_at();
         *self = match (&*self, wanted) {
             (Self::Ready, Move::Start) | (Self::Stopped { .. }, Move::Resume) => {
-                Self::Running { started_at: now }
+                Self::Running { started_at: now, phase: Phase::Queued }
+            }
+            (Self::Running { started_at, phase: Phase::Queued | Phase::Waiting(_) }, Move::Claim) => {
+                Self::Running { started_at: *started_at, phase: Phase::Working }
+            }
+            (Self::Running { started_at, .. }, Move::Wait(reason)) => {
+                Self::Running { started_at: *started_at, phase: Phase::Waiting(reason.clone()) }
+            }
+            (Self::Running { started_at, phase: Phase::Working | Phase::Waiting(_) }, Move::Requeue) => {
+                Self::Running { started_at: *started_at, phase: Phase::Queued }
             }
             (Self::Ready | Self::Running { .. }, Move::Complete) => {
                 Self::Completed { started_at, completed_at: now }
             }
             (Self::Ready | Self::Running { .. }, Move::Stop(reason)) => {
-                Self::Stopped { started_at, stopped_at: now, reason }
+                Self::Stopped { started_at, stopped_at: now, reason: *reason }
             }
             (Self::Stopped { .. } | Self::Completed { .. }, Move::Complete | Move::Stop(_)) => {
                 return Ok(Moved::AlreadyEnded);
@@ -293,6 +355,10 @@ mod tests {
     const MOVES: [Move; 5] =
         [Move::Start, Move::Complete, Move::Stop(StopReason::Requested), Move::Resume, Move::Restart];
 
+    fn running(phase: Phase) -> RunState {
+        RunState::Running { started_at: at(1), phase }
+    }
+
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_millis(millis)
     }
@@ -300,7 +366,7 @@ mod tests {
     fn states() -> [RunState; 4] {
         [
             RunState::Ready,
-            RunState::Running { started_at: at(1) },
+            running(Phase::Working),
             RunState::Stopped { started_at: Some(at(1)), stopped_at: at(2), reason: StopReason::TurnLimit },
             RunState::Completed { started_at: Some(at(1)), completed_at: at(2) },
         ]
@@ -312,7 +378,7 @@ mod tests {
         for from in states() {
             for wanted in MOVES {
                 let mut state = from.clone();
-                let to = match state.apply(wanted, at(9)) {
+                let to = match state.apply(&wanted, at(9)) {
                     Ok(Moved::Changed) => state.status().as_str(),
                     Ok(Moved::AlreadyEnded) => "=",
                     Err(_) => "-",
@@ -333,13 +399,37 @@ mod tests {
     }
 
     #[test]
+    fn a_running_run_is_queued_works_and_waits() {
+        let waits = || WaitsFor::Agents(vec!["agent-1".to_owned()]);
+        let phases = [Phase::Queued, Phase::Working, Phase::Waiting(waits())];
+        let moves = [Move::Claim, Move::Wait(waits()), Move::Requeue];
+        let mut table = String::new();
+        for from in &phases {
+            for wanted in &moves {
+                let mut state = running(from.clone());
+                let to = match state.apply(wanted, at(9)) {
+                    Ok(_) => state.phase().map_or("?", Phase::as_str),
+                    Err(_) => "-",
+                };
+                assert_eq!(state.started_at(), Some(at(1)));
+                table.push_str(to);
+                table.push(' ');
+            }
+            table.push('\n');
+        }
+        // Columns: claim, wait, requeue.
+        assert_eq!(table, "working waiting - \n- waiting queued \nworking waiting queued \n");
+        assert!(RunState::Ready.apply(&Move::Claim, at(9)).is_err());
+    }
+
+    #[test]
     fn the_first_end_stands_with_its_time_and_reason() {
         for first in [Move::Complete, Move::Stop(StopReason::TurnLimit)] {
             for later in [Move::Complete, Move::Stop(StopReason::Requested)] {
-                let mut state = RunState::Running { started_at: at(1) };
-                assert_eq!(state.apply(first, at(2)), Ok(Moved::Changed));
+                let mut state = running(Phase::Working);
+                assert_eq!(state.apply(&first, at(2)), Ok(Moved::Changed));
                 let ended = state.clone();
-                assert_eq!(state.apply(later, at(3)), Ok(Moved::AlreadyEnded));
+                assert_eq!(state.apply(&later, at(3)), Ok(Moved::AlreadyEnded));
                 assert_eq!(state, ended);
             }
         }
@@ -347,10 +437,10 @@ mod tests {
 
     #[test]
     fn an_illegal_move_names_what_and_where_and_changes_nothing() {
-        let mut state = RunState::Running { started_at: at(1) };
-        let refused = state.apply(Move::Start, at(5)).unwrap_err();
+        let mut state = running(Phase::Working);
+        let refused = state.apply(&Move::Start, at(5)).unwrap_err();
         assert_eq!(refused.to_string(), "cannot start an agent that is running");
-        assert_eq!(state, RunState::Running { started_at: at(1) });
+        assert_eq!(state, running(Phase::Working));
     }
 
     #[test]
