@@ -23,6 +23,8 @@ fn main() {
         "claude-max-turns" => claude(&json!({"subtype": "error_max_turns", "is_error": true})),
         "claude-no-result" => claude_turns(),
         "claude-refused" => claude_refused(&argument),
+        "claude-endless" => claude_endless(),
+        "codex-endless" => codex_endless(),
         "codex-ok" => codex(true),
         "codex-failed" => codex(false),
         "text-ok" => println(&format!("working\nall done: {}", stdin())),
@@ -153,6 +155,28 @@ fn codex(succeeds: bool) {
     } else {
         println(&json!({"type": "turn.failed", "error": {"message": "stream disconnected"}}).to_string());
         exit(1);
+    }
+}
+
+/// Works turn after turn and never finishes.
+fn claude_endless() {
+    for turn in 1.. {
+        let call = json!({"type": "tool_use", "id": format!("toolu_{turn}"), "name": "Bash", "input": {"command": "ls"}});
+        let usage = json!({"input_tokens": 40, "output_tokens": 10});
+        let message =
+            json!({"id": format!("msg_{turn}"), "role": "assistant", "content": [call], "usage": usage});
+        println(&json!({"type": "assistant", "message": message}).to_string());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Works command after command and never finishes.
+fn codex_endless() {
+    for turn in 1.. {
+        let command = json!({"id": format!("item_{turn}"), "type": "command_execution", "command": "ls",
+                             "aggregated_output": "x".repeat(90), "exit_code": 0, "status": "completed"});
+        println(&json!({"type": "item.completed", "item": command}).to_string());
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

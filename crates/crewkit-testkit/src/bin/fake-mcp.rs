@@ -1,6 +1,6 @@
 //! A tool server on standard streams whose answers come late and out of order.
 //!
-//! Switches: `--deaf` never answers; `--die-after N` ends after N calls; `--noisy` floods standard error and prints lines
+//! Switches: `--deaf` never answers; `--wait-for FILE` answers nothing before there is such a file; `--die-after N` ends after N calls; `--noisy` floods standard error and prints lines
 //! that are no messages; `--name NAME` renames its tool.
 
 use std::io::{BufRead, Write};
@@ -22,6 +22,11 @@ fn main() {
         let mut err = std::io::stderr().lock();
         for _ in 0..500 {
             let _ = writeln!(err, "{filler}");
+        }
+    }
+    if let Some(file) = value("--wait-for") {
+        while !std::path::Path::new(&file).exists() {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
     let mut calls = 0;

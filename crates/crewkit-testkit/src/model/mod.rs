@@ -53,6 +53,11 @@ pub struct Turn {
 #[derive(Debug, Clone)]
 enum Act {
     Reply(Reply),
+    /// Streams a whole reply, then keeps the connection open and silent.
+    Held {
+        reply: Reply,
+        end_mark: EndMark,
+    },
     Status {
         status: u16,
         body: String,
@@ -67,6 +72,15 @@ enum Act {
         kind: &'static str,
         bytes: Vec<u8>,
     },
+}
+
+/// Whether a stream says that it is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndMark {
+    /// By `[DONE]` or `message_stop`.
+    Sent,
+    /// Not beyond the reason why the reply ended.
+    Missing,
 }
 
 /// An answer in words and tool calls.
@@ -118,6 +132,15 @@ impl Turn {
     /// Calls `agent_complete` with a payload.
     pub fn deliver(summary: &str, payload: &str) -> Self {
         Self::call("agent_complete", &json!({"summary": summary, "payload": payload}))
+    }
+
+    /// Keeps the connection open after the streamed reply.
+    #[must_use]
+    pub fn held(mut self, end_mark: EndMark) -> Self {
+        if let Act::Reply(reply) = self.act {
+            self.act = Act::Held { reply, end_mark };
+        }
+        self
     }
 
     /// Answers with an HTTP error.
@@ -378,13 +401,18 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
 
 fn respond(act: Act, wire: Wire, streamed: bool, flight: InFlight) -> Response {
     match act {
-        Act::Reply(reply) if streamed => {
-            let text = match wire {
-                Wire::OpenAi => wire::openai_stream(&reply),
-                Wire::Anthropic => wire::anthropic_stream(&reply),
-                Wire::Responses => wire::responses_stream(&reply),
-            };
-            typed("text/event-stream", Body::from(text))
+        Act::Reply(reply) if streamed => typed("text/event-stream", Body::from(stream_of(&reply, wire))),
+        Act::Held { reply, end_mark } => {
+            let mut text = stream_of(&reply, wire);
+            if end_mark == EndMark::Missing {
+                let without_mark = text.trim_end().rfind("\n\n").unwrap_or(0);
+                text.truncate(without_mark + 2);
+            }
+            let pieces = futures_util::stream::unfold((flight, Some(text)), |(flight, text)| async move {
+                let Some(text) = text else { return std::future::pending().await };
+                Some((Ok::<_, Infallible>(Bytes::from(text)), (flight, None)))
+            });
+            typed("text/event-stream", Body::from_stream(pieces))
         }
         Act::Reply(reply) => {
             let value = match wire {
@@ -421,6 +449,14 @@ fn respond(act: Act, wire: Wire, streamed: bool, flight: InFlight) -> Response {
             typed("text/event-stream", Body::from_stream(pieces))
         }
         Act::Raw { kind, bytes } => typed(kind, Body::from(bytes)),
+    }
+}
+
+fn stream_of(reply: &Reply, wire: Wire) -> String {
+    match wire {
+        Wire::OpenAi => wire::openai_stream(reply),
+        Wire::Anthropic => wire::anthropic_stream(reply),
+        Wire::Responses => wire::responses_stream(reply),
     }
 }
 
