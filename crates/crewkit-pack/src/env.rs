@@ -87,7 +87,7 @@ impl Env {
     }
 
     /// Ends work that nobody waits for any more.
-    pub fn go_on(&self) -> Result<()> {
+    pub fn check_cancelled(&self) -> Result<()> {
         if self.progress.wanted() {
             return Ok(());
         }

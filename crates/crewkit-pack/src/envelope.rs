@@ -5,13 +5,10 @@
 
 use std::io;
 
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::error::PackError;
-use crate::plan::Plan;
-use crate::view::Changes;
 
 /// Version of the envelope's own shape.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -60,143 +57,92 @@ impl CommandName {
 
 /// What a command found or did, before it is put into an envelope.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
-    /// The `data` member.
-    pub data: Value,
-    /// The plan whose changes are the member `changes` of `data`; they stay apart, because they can be many.
-    pub plan: Option<Plan>,
+pub struct Answer<T> {
+    /// The `data` member; its members are in alphabetical order.
+    pub data: T,
     /// What a person should know though it did not stop the command.
     pub warnings: Vec<String>,
-    /// The roots that paths in `data` lie below, by target, so that people see them grouped; not part of the envelope.
-    pub roots: Vec<(String, String)>,
 }
 
-impl Answer {
-    /// An answer without warnings.
-    pub fn new(data: Value) -> Self {
-        Self { data, ..Self::default() }
-    }
-
-    /// The `data` member, whole.
-    pub fn into_data(self) -> Value {
-        let mut data = self.data;
-        if let (Some(plan), Value::Object(members)) = (&self.plan, &mut data) {
-            members.insert("changes".to_owned(), json!(Changes(plan)));
-        }
-        data
-    }
-}
-
-impl From<Value> for Answer {
-    fn from(data: Value) -> Self {
-        Self::new(data)
+impl<T: Serialize> Answer<T> {
+    /// The `data` member as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::to_value(&self.data).unwrap_or_default()
     }
 }
 
 /// The envelope of a success.
-pub fn success(command: &CommandName, version: &str, mut answer: Answer) -> Value {
-    let warnings = std::mem::take(&mut answer.warnings);
-    let data = sorted(answer.into_data());
-    to_value(&Envelope::new(command, version, Ok(Data::Whole(data)), warnings))
+pub fn success<T: Serialize>(command: &CommandName, version: &str, answer: &Answer<T>) -> Value {
+    serde_json::to_value(Envelope::success(command, version, answer)).unwrap_or_default()
 }
 
 /// The envelope of a failure. Here `command` is the first word alone, which is what clients match on.
 pub fn failure(command: &CommandName, version: &str, error: &PackError) -> Value {
-    to_value(&Envelope::new(command, version, Err(error), error.warnings().to_vec()))
+    serde_json::to_value(Envelope::failure(command, version, error)).unwrap_or_default()
 }
 
-/// Writes the envelope of a result, indented; a long plan is written row by row.
-pub fn write(
+/// Writes the envelope of a result, indented, piece by piece: a long plan never exists as one text.
+pub fn write<T: Serialize>(
     out: impl io::Write,
     command: &CommandName,
     version: &str,
-    result: &Result<Answer, PackError>,
+    result: &Result<Answer<T>, PackError>,
 ) -> io::Result<()> {
-    let envelope = match result {
-        Ok(answer) => {
-            let data = Data::Apart(sorted(answer.data.clone()), answer.plan.as_ref());
-            Envelope::new(command, version, Ok(data), answer.warnings.clone())
-        }
-        Err(error) => Envelope::new(command, version, Err(error), error.warnings().to_vec()),
-    };
-    Ok(serde_json::to_writer_pretty(out, &envelope)?)
-}
-
-fn to_value(envelope: &Envelope<'_>) -> Value {
-    serde_json::to_value(envelope).unwrap_or_default()
+    match result {
+        Ok(answer) => serde_json::to_writer_pretty(out, &Envelope::success(command, version, answer))?,
+        Err(error) => serde_json::to_writer_pretty(out, &Envelope::failure(command, version, error))?,
+    }
+    Ok(())
 }
 
 /// The members in the order clients know.
 #[derive(Serialize)]
-struct Envelope<'a> {
+struct Envelope<'a, T> {
     schema_version: u32,
     ok: bool,
     command: String,
     command_id: String,
     command_path: Vec<&'static str>,
     version: &'a str,
-    data: Data<'a>,
-    warnings: Vec<String>,
+    data: T,
+    warnings: &'a [String],
     errors: Vec<Value>,
 }
 
-impl<'a> Envelope<'a> {
-    fn new(
-        command: &CommandName,
-        version: &'a str,
-        result: Result<Data<'a>, &PackError>,
-        warnings: Vec<String>,
-    ) -> Self {
-        let (ok, name, data, errors) = match result {
-            Ok(data) => (true, command.dotted(), data, Vec::new()),
-            Err(error) => {
-                let nothing = Data::Whole(Value::Object(Map::new()));
-                (false, command.first_word().to_owned(), nothing, vec![error_item(error)])
-            }
-        };
+impl<'a, T> Envelope<'a, &'a T> {
+    fn success(command: &CommandName, version: &'a str, answer: &'a Answer<T>) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
-            ok,
-            command: name,
+            ok: true,
+            command: command.dotted(),
             command_id: command.id(),
             command_path: command.words(),
             version,
-            data,
-            warnings,
-            errors,
+            data: &answer.data,
+            warnings: &answer.warnings,
+            errors: Vec::new(),
         }
     }
 }
 
-fn error_item(error: &PackError) -> Value {
-    let mut item = Map::new();
-    item.insert("code".to_owned(), error.code().as_str().into());
-    item.insert("message".to_owned(), error.message().into());
-    if let Some(details) = error.details() {
-        item.insert("details".to_owned(), sorted(details));
-    }
-    item.into()
-}
-
-/// The `data` member, in alphabetical order.
-enum Data<'a> {
-    Whole(Value),
-    Apart(Value, Option<&'a Plan>),
-}
-
-impl Serialize for Data<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Data::Apart(Value::Object(members), Some(plan)) => {
-                let (before, after): (Vec<_>, Vec<_>) =
-                    members.iter().partition(|(key, _)| key.as_str() < "changes");
-                let mut map = serializer.serialize_map(Some(members.len() + 1))?;
-                before.into_iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
-                map.serialize_entry("changes", &Changes(plan))?;
-                after.into_iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
-                map.end()
-            }
-            Data::Whole(value) | Data::Apart(value, _) => value.serialize(serializer),
+impl<'a> Envelope<'a, Map<String, Value>> {
+    fn failure(command: &CommandName, version: &'a str, error: &'a PackError) -> Self {
+        let mut item = Map::new();
+        item.insert("code".to_owned(), error.code().as_str().into());
+        item.insert("message".to_owned(), error.message().into());
+        if let Some(details) = error.details() {
+            item.insert("details".to_owned(), sorted(details));
+        }
+        Self {
+            schema_version: SCHEMA_VERSION,
+            ok: false,
+            command: command.first_word().to_owned(),
+            command_id: command.id(),
+            command_path: command.words(),
+            version,
+            data: Map::new(),
+            warnings: error.warnings(),
+            errors: vec![item.into()],
         }
     }
 }
@@ -238,7 +184,7 @@ mod tests {
             (&["explain", "diff"][..], None, "explain.plan", "explain", "explain diff"),
         ] {
             let name = CommandName { path: path.to_vec(), variant };
-            let good = success(&name, "1", Answer::default());
+            let good = success(&name, "1", &Answer::<()>::default());
             let bad = failure(&name, "1", &PackError::bug("x"));
             assert_eq!((good["command"].as_str(), good["command_id"].as_str()), (Some(ok), Some(id)));
             assert_eq!(bad["command"].as_str(), Some(err));

@@ -11,7 +11,7 @@ use crewkit_core::Code;
 use serde_json::{Map, Value};
 
 /// The result of everything that can fail here.
-pub type Result<T, E = PackError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = PackError> = std::result::Result<T, E>;
 
 /// A failure with a stable code.
 #[derive(Debug)]
@@ -68,6 +68,12 @@ impl PackError {
     pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.details.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// Adds the path it is about to `details`.
+    #[must_use]
+    pub fn path(self, path: &Path) -> Self {
+        self.detail("path", path.display().to_string())
     }
 
     /// Replaces the reason that follows from the code.
@@ -161,7 +167,7 @@ impl std::error::Error for PackError {
 }
 
 /// The code of an I/O error that has no more telling one.
-pub fn code_of_io(error: &io::Error) -> Code {
+pub(crate) fn code_of_io(error: &io::Error) -> Code {
     match error.kind() {
         io::ErrorKind::PermissionDenied => Code::IoPermissionDenied,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::IoNoSpace,

@@ -4,18 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use crewkit_core::Code;
-use serde_json::{Map, Value, json};
 
-use super::{Consent, Pack, noticing, path_data};
-use crate::atomic;
-use crate::doctor::{self, IGNORE_LINE};
+use super::answers::{GitInitialized, Initialized, ManifestEdited};
+use super::{Consent, Pack};
+use crate::commands::doctor::{self, IGNORE_LINE};
+use crate::commands::session::{Select, repo_of};
+use crate::config::edit;
+use crate::config::manifest::{self, Manifest, Module, ModuleType};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::manifest::{self, Manifest, Module, ModuleType};
-use crate::manifest_edit;
-use crate::session::{Select, repo_of};
+use crate::fs::atomic;
 use crate::source::{process, refused, spec};
-use crate::view;
 
 /// What `init` is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +32,6 @@ pub struct Add {
     pub source: String,
     /// Its id; derived when nothing is said.
     pub id: Option<String>,
-    /// Its tags.
     pub tags: Vec<String>,
     /// The targets it is for; empty means all.
     pub targets: Vec<String>,
@@ -87,83 +85,66 @@ modules: []
 
 impl Pack {
     /// Creates the config repo; what is there already stays.
-    pub fn init(&self, select: &Select, init: Init, consent: Consent) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("init")?;
-        }
-        noticing(|warnings| {
-            self.locked(select, "init", warnings, |_| {
-                let repo = repo_of(&self.env, select);
-                if !select.dry_run && !Manifest::path_in(&repo).exists() {
-                    for (path, text) in SKELETON {
-                        let path = repo.join(path);
-                        if !path.exists() {
-                            atomic::write(&path, text.as_bytes())?;
-                        }
+    pub fn init(&self, select: &Select, init: Init, consent: Consent) -> Result<Answer<Initialized>> {
+        self.change(select, "init", consent, |_| {
+            let repo = repo_of(&self.env, select);
+            if !select.dry_run && !Manifest::path_in(&repo).exists() {
+                for (path, text) in SKELETON {
+                    let path = repo.join(path);
+                    if !path.exists() {
+                        atomic::write(&path, text.as_bytes())?;
                     }
                 }
-                let mut data = path_data("repo", &repo);
-                if init.git {
-                    data.insert("git".to_owned(), self.init_git(&repo, select.dry_run)?);
-                }
-                Ok(data.into())
-            })
+            }
+            let git = init.git.then(|| self.init_git(&repo, select.dry_run)).transpose()?;
+            Ok(Initialized { git, repo })
         })
     }
 
-    fn init_git(&self, repo: &Path, dry_run: bool) -> Result<Value> {
+    fn init_git(&self, repo: &Path, dry_run: bool) -> Result<GitInitialized> {
         let initialized = !repo.join(".git").exists();
         if initialized && !dry_run {
             process::require(&self.env, repo, "make the config repo a git repository", &["init", "--quiet"])?;
         }
-        let ignore = doctor::plan_ignore_lines(repo, &[IGNORE_LINE, ".DS_Store"])?;
+        let mut ignore = doctor::plan_ignore_lines(repo, &[IGNORE_LINE, ".DS_Store"])?;
         if !dry_run {
             ignore.apply()?;
         }
-        let mut data = view::object(json!({
-            "initialized": initialized && !dry_run,
-            "gitignore_updated": ignore.is_needed() && !dry_run,
-        }));
-        view::put_path(&mut data, "gitignore_path", ignore.path());
-        Ok(data.into())
+        Ok(GitInitialized {
+            gitignore_path: ignore.gitignore_path,
+            gitignore_updated: ignore.updated,
+            initialized: initialized && !dry_run,
+        })
     }
 
     /// Adds a module to the manifest.
-    pub fn add(&self, select: &Select, add: &Add, consent: Consent) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("add")?;
-        }
+    pub fn add(&self, select: &Select, add: &Add, consent: Consent) -> Result<Answer<ManifestEdited>> {
         let module = module_to_add(add)?;
-        noticing(|warnings| {
-            self.locked(select, "add", warnings, |warnings| {
-                let repo = repo_of(&self.env, select);
-                if let Some(local) = &module.source.local_path
-                    && !repo.join(&local.path).exists()
-                {
-                    warnings.push(format!(
-                        "module {}: {} does not exist yet",
-                        module.id,
-                        repo.join(&local.path).display()
-                    ));
-                }
-                self.edit_manifest(&repo, select.dry_run, &module.id, |text, path| {
-                    manifest_edit::add(text, &module, path, &self.env.limits)
-                })
+        self.change(select, "add", consent, |warnings| {
+            let repo = repo_of(&self.env, select);
+            if let Some(local) = &module.source.local_path
+                && !repo.join(&local.path).exists()
+            {
+                let missing = repo.join(&local.path);
+                warnings.push(format!("module {}: {} does not exist yet", module.id, missing.display()));
+            }
+            self.edit_manifest(&repo, select.dry_run, &module.id, |text, path| {
+                edit::add(text, &module, path, &self.env.limits)
             })
         })
     }
 
     /// Removes a module from the manifest.
-    pub fn remove(&self, select: &Select, module_id: &str, consent: Consent) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("remove")?;
-        }
-        noticing(|warnings| {
-            self.locked(select, "remove", warnings, |_| {
-                let repo = repo_of(&self.env, select);
-                self.edit_manifest(&repo, select.dry_run, module_id, |text, path| {
-                    manifest_edit::remove(text, module_id, path, &self.env.limits)
-                })
+    pub fn remove(
+        &self,
+        select: &Select,
+        module_id: &str,
+        consent: Consent,
+    ) -> Result<Answer<ManifestEdited>> {
+        self.change(select, "remove", consent, |_| {
+            let repo = repo_of(&self.env, select);
+            self.edit_manifest(&repo, select.dry_run, module_id, |text, path| {
+                edit::remove(text, module_id, path, &self.env.limits)
             })
         })
     }
@@ -173,17 +154,15 @@ impl Pack {
         repo: &Path,
         dry_run: bool,
         module_id: &str,
-        edit: impl FnOnce(&str, &Path) -> Result<String>,
-    ) -> Result<Value> {
+        change: impl FnOnce(&str, &Path) -> Result<String>,
+    ) -> Result<ManifestEdited> {
         let path = Manifest::path_in(repo);
         let text = manifest::read_text(&path, &self.env.limits)?;
-        let edited = edit(&text, &path)?;
+        let edited = change(&text, &path)?;
         if !dry_run {
             atomic::write(&path, edited.as_bytes())?;
         }
-        let mut data: Map<String, Value> = path_data("manifest", &path);
-        data.insert("module_id".to_owned(), module_id.into());
-        Ok(data.into())
+        Ok(ManifestEdited { manifest: path, module_id: module_id.to_owned() })
     }
 
     /// Whether the config repo exists, for those who ask before they write.
@@ -210,8 +189,8 @@ fn module_to_add(add: &Add) -> Result<Module> {
             .ok_or_else(|| wrong("no id follows from the source; give one with --id".to_owned(), "id"))?,
     };
     if kind == ModuleType::Skill {
-        let name = crate::ids::module_name(&id);
-        crate::path::RelPath::new(name.as_str()).map_err(|error| {
+        let name = crate::config::ids::module_name(&id);
+        crate::fs::path::RelPath::new(name.as_str()).map_err(|error| {
             PackError::new(Code::ModuleInvalid, format!("module {id} cannot become a path: {error}"))
                 .detail("module_id", id.as_str())
         })?;

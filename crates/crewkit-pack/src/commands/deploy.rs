@@ -7,16 +7,17 @@ use std::time::{Duration, SystemTime};
 use crewkit_core::Code;
 use serde_json::json;
 
-use super::look::{Computed, planned};
-use super::{Consent, Pack, noticing};
+use super::answers::Planned;
+use super::look::Computed;
+use super::{Consent, Pack, collect_warnings};
+use crate::commands::session::{Select, Session};
 use crate::env::timestamp;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::hash::Digest;
-use crate::plan::{self, Change};
-use crate::session::{Select, Session};
-use crate::transaction::{
-    FileChange, ManifestChange, Project as RecordedProject, Request, RootChange, SnapshotKind,
+use crate::fs::hash::Digest;
+use crate::plan::{self, Plan};
+use crate::state::transaction::{
+    ManifestChange, Project as RecordedProject, Request, RootChange, SnapshotKind,
 };
 
 /// What a deploy is asked to do.
@@ -50,29 +51,32 @@ impl Tokens {
     }
 }
 
+/// A plan that was carried out.
+pub(super) struct CarriedOut<'s, T> {
+    session: Session<'s>,
+    pub(super) plan: Plan,
+    /// What else the caller wanted to know of the plan.
+    pub(super) more: T,
+    /// The snapshot that was made; `None` if nothing had to change.
+    pub(super) snapshot_id: Option<String>,
+}
+
 impl Pack {
     /// What a deploy would do, or the doing of it.
-    pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer> {
-        let apply = deploy.apply.filter(|_| !select.dry_run);
-        noticing(|warnings| match apply {
+    pub fn deploy(&self, select: &Select, deploy: &Deploy) -> Result<Answer<Planned>> {
+        collect_warnings(|warnings| match deploy.apply.filter(|_| !select.dry_run) {
             None => {
-                self.notice_pending(warnings);
-                let session = self.session(select)?;
-                let computed = Computed::new(&session, warnings)?;
-                self.remember(select);
-                planned(computed.plan, &session, json!({"applied": false}))
+                let (session, computed) = self.computed(select, warnings)?;
+                Ok(Planned { applied: Some(false), ..Planned::new(computed.plan, &session)? })
             }
             Some(consent) => self.apply(select, deploy, consent, warnings),
         })
     }
 
     /// What a deploy would do, with a token for exactly that plan.
-    pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer> {
-        noticing(|warnings| {
-            self.notice_pending(warnings);
-            let session = self.session(select)?;
-            let computed = Computed::new(&session, warnings)?;
-            self.remember(select);
+    pub fn deploy_for_approval(&self, select: &Select) -> Result<Answer<Planned>> {
+        collect_warnings(|warnings| {
+            let (session, computed) = self.computed(select, warnings)?;
             let hash = plan_hash(&session, &computed).to_string();
             let lifetime = Duration::from_secs(self.env.limits.pack_confirm_seconds);
             let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).issue(
@@ -80,16 +84,13 @@ impl Pack {
                 self.env.now(),
                 lifetime,
             );
-            planned(
-                computed.plan,
-                &session,
-                json!({
-                    "applied": false,
-                    "confirm_token": hash,
-                    "confirm_plan_hash": hash,
-                    "confirm_token_expires_at": timestamp(expires),
-                }),
-            )
+            Ok(Planned {
+                applied: Some(false),
+                confirm_plan_hash: Some(hash.clone()),
+                confirm_token: Some(hash),
+                confirm_token_expires_at: Some(timestamp(expires)),
+                ..Planned::new(computed.plan, &session)?
+            })
         })
     }
 
@@ -99,61 +100,87 @@ impl Pack {
         deploy: &Deploy,
         consent: Consent,
         warnings: &mut Vec<String>,
-    ) -> Result<Answer> {
-        let home = self.state();
-        let compute = |session: &Session<'_>, warnings: &mut Vec<String>| -> Result<Computed> {
+    ) -> Result<Planned> {
+        if consent == Consent::Missing && self.state().is_quiet() {
+            // What is wrong with the plan is told first.
+            Computed::new(&self.session(select)?, warnings)?;
+        }
+        consent.require("deploy --apply")?;
+        let compute = |session: &Session<'_>, warnings: &mut Vec<String>| -> Result<(Computed, ())> {
             let computed = Computed::new(session, warnings)?;
-            consent.require("deploy --apply")?;
             self.check_age(deploy)?;
             check_token(deploy, session, &computed)?;
             if !deploy.adopt {
                 check_adoptions(&computed)?;
             }
-            Ok(computed)
+            Ok((computed, ()))
         };
-        // A first look without the lock: what needs nothing done or is refused must not wait for others or write
-        // anything. While a command is at work or was cut short, what is on disk is no basis for either.
-        if home.is_quiet() {
-            let session = self.session(select)?;
-            let mut noticed = Vec::new();
-            let first =
-                compute(&session, &mut noticed).map_err(|error| error.with_warnings(noticed.clone()))?;
-            if is_done(&first) && home.is_quiet() {
-                warnings.append(&mut noticed);
-                return planned(first.plan, &session, json!({"applied": false, "reason": "no_changes"}));
+        let CarriedOut { session, plan, snapshot_id, .. } =
+            self.carry_out(select, "deploy --apply", compute, warnings)?;
+        if snapshot_id.is_some() {
+            if let Some(token) = &deploy.confirm_token {
+                self.tokens.lock().unwrap_or_else(PoisonError::into_inner).0.remove(token);
             }
-        } else {
-            consent.require("deploy --apply")?;
+            self.remember(select);
         }
-
-        let locked = self.lock(&home, "deploy --apply", Some(select), warnings)?;
-        // From here on nobody else deploys: this plan is checked, and this plan is applied.
-        let session = self.session(select)?;
-        let computed = compute(&session, warnings)?;
-        let hash = plan_hash(&session, &computed);
-        let request = self.request(&session, &computed, hash);
-        // The request has what it needs; the rest makes room for what applying it takes.
-        let plan = computed.plan;
-        drop((computed.desired, computed.states));
-        self.env.go_on()?;
-        self.env.progress.at("deploy", 0, request.changes.len());
-        let applied = locked.apply(&request)?;
-        self.env.progress.at("deploy", request.changes.len(), request.changes.len());
-        drop(request);
-        warnings.extend(applied.untidy);
-        self.prune_quietly(&locked, warnings);
-        if let Some(token) = &deploy.confirm_token {
-            self.tokens.lock().unwrap_or_else(PoisonError::into_inner).0.remove(token);
-        }
-        self.remember(select);
-        let outcome = match applied.snapshot_id {
-            Some(id) => json!({"applied": true, "snapshot_id": id}),
-            None => json!({"applied": false, "reason": "no_changes"}),
-        };
-        planned(plan, &session, outcome)
+        let reason = snapshot_id.is_none().then_some("no_changes");
+        let applied = Some(snapshot_id.is_some());
+        Ok(Planned { applied, reason, snapshot_id, ..Planned::new(plan, &session)? })
     }
 
-    pub(super) fn request(&self, session: &Session<'_>, computed: &Computed, hash: Digest) -> Request {
+    /// Makes a plan under the lock and applies it. `compute` makes the plan, with whatever else the caller wants to know
+    /// of it, or refuses it.
+    pub(super) fn carry_out<'s, T>(
+        &'s self,
+        select: &'s Select,
+        command: &str,
+        compute: impl Fn(&Session<'s>, &mut Vec<String>) -> Result<(Computed, T)>,
+        warnings: &mut Vec<String>,
+    ) -> Result<CarriedOut<'s, T>> {
+        let home = self.state();
+        let is_quiet = home.is_quiet();
+        let free = if is_quiet { self.try_lock(&home, command, warnings)? } else { None };
+        let locked = match free {
+            Some(locked) => locked,
+            None => {
+                if is_quiet {
+                    // A first look without the lock: what needs nothing done or is refused must neither wait for others
+                    // nor make anything. While a command is at work or was cut short, what is on disk is no basis for
+                    // either.
+                    let session = self.session(select)?;
+                    let mut noticed = Vec::new();
+                    let (first, more) = compute(&session, &mut noticed)
+                        .map_err(|error| error.with_warnings(noticed.clone()))?;
+                    if is_done(&first) && home.is_quiet() {
+                        warnings.append(&mut noticed);
+                        return Ok(CarriedOut { session, plan: first.plan, more, snapshot_id: None });
+                    }
+                }
+                self.lock(&home, command, Some(select), warnings)?
+            }
+        };
+        // From here on nobody else deploys: this plan is checked, and this plan is applied.
+        let session = self.session(select)?;
+        let (mut computed, more) = compute(&session, warnings)?;
+        if is_done(&computed) {
+            return Ok(CarriedOut { session, plan: computed.plan, more, snapshot_id: None });
+        }
+        let request = self.request(&session, &mut computed);
+        // The request has what it needs; the rest makes room for what applying it takes.
+        let Computed { plan: Plan { roots, .. }, .. } = computed;
+        self.env.check_cancelled()?;
+        self.env.progress.at("deploy", 0, request.changes.len());
+        let applied = locked.apply(&request)?;
+        let plan = Plan { roots, changes: request.changes };
+        self.env.progress.at("deploy", plan.changes.len(), plan.changes.len());
+        warnings.extend(applied.untidy);
+        self.prune_quietly(&locked, warnings);
+        Ok(CarriedOut { session, plan, more, snapshot_id: applied.snapshot_id })
+    }
+
+    /// The transaction that carries out a plan, whose changes move into it.
+    fn request(&self, session: &Session<'_>, computed: &mut Computed) -> Request {
+        let hash = plan_hash(session, computed);
         let Computed { desired, states, plan } = computed;
         let changed = |root: usize| plan.changes.iter().any(|change| change.root == root);
         let roots = desired
@@ -175,18 +202,13 @@ impl Pack {
                 RootChange { target, path, seen: state.manifest.clone(), manifest }
             })
             .collect();
-        let file_change = |change: &Change| FileChange {
-            root: change.root,
-            path: change.path.clone(),
-            before: change.before,
-            after: change
-                .after
-                .and_then(|(at, _)| Some(desired.roots.get(change.root)?.files.get(at)?.new_file())),
-        };
+        let mut targets: Vec<String> =
+            desired.roots.iter().map(|root| root.target.name().to_owned()).collect();
+        targets.dedup();
         Request {
             kind: SnapshotKind::Deploy,
             now: self.now(),
-            targets: desired_targets(computed),
+            targets,
             project: Some(RecordedProject {
                 id: session.project.id(&self.env),
                 root: session.project.root.clone(),
@@ -195,7 +217,7 @@ impl Pack {
             plan_hash: Some(hash.to_string()),
             rolled_back_to: None,
             roots,
-            changes: plan.changes.iter().map(file_change).collect(),
+            changes: std::mem::take(&mut plan.changes),
         }
     }
 
@@ -219,15 +241,8 @@ impl Pack {
     }
 }
 
-fn desired_targets(computed: &Computed) -> Vec<String> {
-    let mut targets: Vec<String> =
-        computed.desired.roots.iter().map(|root| root.target.name().to_owned()).collect();
-    targets.dedup();
-    targets
-}
-
 /// Whether applying would change neither a file nor a manifest.
-pub(super) fn is_done(computed: &Computed) -> bool {
+fn is_done(computed: &Computed) -> bool {
     let Computed { desired, states, plan } = computed;
     plan.changes.is_empty()
         && !desired
@@ -238,7 +253,7 @@ pub(super) fn is_done(computed: &Computed) -> bool {
 }
 
 /// The hash of a plan, bound to what it was asked for.
-pub(super) fn plan_hash(session: &Session<'_>, computed: &Computed) -> Digest {
+fn plan_hash(session: &Session<'_>, computed: &Computed) -> Digest {
     let select = session.select;
     let binding = json!([
         session.repo.to_string_lossy(),

@@ -1,33 +1,63 @@
 //! The commands as data, for `help --json` and `schema`.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Pack;
-use crate::envelope::{Answer, SCHEMA_VERSION};
-use crate::target::TargetKind;
+use crate::desired::target::TargetKind;
+use crate::envelope::{Answer, SCHEMA_VERSION, sorted};
 
 /// One argument of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Argument {
     /// Its name.
     pub id: String,
     /// `flag` or `option`.
     pub kind: &'static str,
     /// The long flag, without dashes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub long: Option<String>,
-    /// The short flag, without dash.
-    pub short: Option<char>,
     /// Whether it must be given.
     pub required: bool,
+    /// The short flag, without dash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short: Option<char>,
 }
 
-/// One command.
+/// One command of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandRow {
     /// Its words.
     pub path: Vec<String>,
-    /// Its arguments.
     pub arguments: Vec<Argument>,
+}
+
+/// The answer of `help`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Help {
+    pub commands: Vec<HelpRow>,
+    /// The flags every command takes.
+    pub global_args: Vec<Argument>,
+    /// What changes something.
+    pub mutating_commands: [&'static str; MUTATING.len()],
+    /// What else there is to know.
+    pub notes: [&'static str; 3],
+    /// Every target.
+    pub targets: [&'static str; TargetKind::ALL.len()],
+}
+
+/// A command as `help` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HelpRow {
+    pub args: Vec<Argument>,
+    /// Its words and the flag that makes it a mutating one.
+    pub id: String,
+    /// Whether it changes something.
+    pub mutating: bool,
+    /// The same as a list.
+    pub path: Vec<String>,
+    /// Whether it answers in JSON.
+    pub supports_json: bool,
 }
 
 /// The flags every command takes.
@@ -52,61 +82,42 @@ pub const MUTATING: [&str; 12] = [
 /// Commands whose output is not an envelope.
 const WITHOUT_JSON: [&str; 2] = ["completions", "mcp serve"];
 
-impl Argument {
-    fn to_json(&self) -> Value {
-        let mut map =
-            crate::view::object(json!({"id": self.id, "kind": self.kind, "required": self.required}));
-        if let Some(long) = &self.long {
-            map.insert("long".to_owned(), long.as_str().into());
-        }
-        if let Some(short) = self.short {
-            map.insert("short".to_owned(), short.to_string().into());
-        }
-        map.into()
-    }
-}
-
 impl Pack {
     /// The commands, as data. The rows come from whoever parses the command line.
-    pub fn help(&self, globals: &[Argument], rows: &[CommandRow]) -> Answer {
-        let mut commands: Vec<Value> = Vec::new();
-        for row in rows {
-            let id = row.path.join(" ");
-            let arguments: Vec<Value> = row.arguments.iter().map(Argument::to_json).collect();
-            let command = |id: &str, path: Vec<&str>, mutating: bool| {
-                json!({
-                    "id": id,
-                    "path": path,
-                    "mutating": mutating,
-                    "supports_json": !WITHOUT_JSON.contains(&id),
-                    "args": arguments,
-                })
+    pub fn help(&self, globals: Vec<Argument>, rows: Vec<CommandRow>) -> Answer<Help> {
+        let mut commands = Vec::new();
+        for CommandRow { path, arguments } in rows {
+            let mut push = |path: Vec<String>, args: Vec<Argument>| {
+                let id = path.join(" ");
+                let mutating = MUTATING.contains(&id.as_str());
+                let supports_json = !WITHOUT_JSON.contains(&id.as_str());
+                commands.push(HelpRow { args, id, mutating, path, supports_json });
             };
-            let words: Vec<&str> = row.path.iter().map(String::as_str).collect();
-            commands.push(command(&id, words.clone(), MUTATING.contains(&id.as_str())));
+            push(path.clone(), arguments.clone());
             // `doctor --fix` is listed beside `doctor`, since only one of them changes anything.
-            if id == "doctor" {
-                commands.push(command("doctor --fix", [words, vec!["--fix"]].concat(), true));
+            if path == ["doctor"] {
+                push([path, vec!["--fix".to_owned()]].concat(), arguments);
             }
         }
-        Answer::new(json!({
-            "global_args": globals.iter().map(Argument::to_json).collect::<Vec<_>>(),
-            "commands": commands,
-            "mutating_commands": MUTATING,
-            "targets": TargetKind::ALL.map(TargetKind::name),
-            "notes": [
+        let data = Help {
+            commands,
+            global_args: globals,
+            mutating_commands: MUTATING,
+            notes: [
                 "recommended: doctor -> update -> preview -> deploy --apply",
                 "in --json mode, mutating commands require --yes",
                 "--dry-run writes nothing, in every command",
             ],
-        }))
+            targets: TargetKind::ALL.map(TargetKind::name),
+        };
+        Answer { data, warnings: Vec::new() }
     }
 
     /// The form of answers.
-    pub fn schema(&self) -> Answer {
+    pub fn schema(&self) -> Answer<Value> {
         let fields = |names: &[&str]| json!({"data_fields": names});
         let plan = fields(&["profile", "targets", "changes", "summary"]);
-        Answer::new(json!({
+        let data = json!({
             "envelope": {
                 "schema_version": SCHEMA_VERSION,
                 "fields": {
@@ -142,6 +153,7 @@ impl Pack {
                 "native": "path-like fields use OS-native separators",
                 "posix": "many payloads also include *_posix companion fields using forward slashes",
             },
-        }))
+        });
+        Answer { data: sorted(data), warnings: Vec::new() }
     }
 }

@@ -3,16 +3,23 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
-
-use super::{Consent, Pack, noticing, selected};
-use crate::desired::Desired;
+use super::answers::{
+    Explained, ExplainedChange, ExplainedDrift, ExplainedModule, Health, NextAction, Planned, Preview,
+    PreviewPlan, Status,
+};
+use super::{Consent, Pack, collect_warnings};
+use crate::commands::doctor;
+use crate::commands::doctor::IgnoreFix;
+use crate::commands::session::{Select, Session};
+use crate::config::manifest::ModuleType;
+use crate::desired::{Content, Desired, DesiredFile};
 use crate::envelope::Answer;
 use crate::error::Result;
-use crate::plan::{Plan, PlanRoot, RootState};
-use crate::session::{Select, Session};
-use crate::status::{self, Extras, Kind, Summary};
-use crate::{diff, doctor, view};
+use crate::observe::RootState;
+use crate::plan::diff;
+use crate::plan::status::{self, Drift, Extras, Kind, Summary};
+use crate::plan::{Change, Plan};
+use crate::source::module;
 
 /// What is to be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,50 +46,47 @@ impl Computed {
     }
 }
 
-/// The answer that shows a plan, with `more` members.
-pub(super) fn planned(plan: Plan, session: &Session<'_>, more: Value) -> Result<Answer> {
-    let mut data = selected(session)?;
-    data.insert("summary".to_owned(), view::summary(plan.summary()));
-    data.extend(view::object(more));
-    Ok(Answer { roots: root_names(&plan), plan: Some(plan), ..Answer::new(data.into()) })
-}
-
 impl Pack {
+    /// A plan for readers: computed without the lock, with a warning if a command was cut short.
+    pub(super) fn computed<'a>(
+        &'a self,
+        select: &'a Select,
+        warnings: &mut Vec<String>,
+    ) -> Result<(Session<'a>, Computed)> {
+        self.warn_pending(warnings);
+        let session = self.session(select)?;
+        let computed = Computed::new(&session, warnings)?;
+        self.remember(select);
+        Ok((session, computed))
+    }
+
     /// What a deploy would change. `diff` answers the same.
-    pub fn plan(&self, select: &Select) -> Result<Answer> {
-        noticing(|warnings| {
-            self.notice_pending(warnings);
-            let session = self.session(select)?;
-            let computed = Computed::new(&session, warnings)?;
-            self.remember(select);
-            planned(computed.plan, &session, Value::Null)
+    pub fn plan(&self, select: &Select) -> Result<Answer<Planned>> {
+        collect_warnings(|warnings| {
+            let (session, computed) = self.computed(select, warnings)?;
+            Planned::new(computed.plan, &session)
         })
     }
 
     /// The plan, and with `with_diff` the unified diff of each file.
-    pub fn preview(&self, select: &Select, with_diff: bool) -> Result<Answer> {
-        noticing(|warnings| {
-            self.notice_pending(warnings);
-            let session = self.session(select)?;
-            let computed = Computed::new(&session, warnings)?;
-            self.remember(select);
-            let mut data = selected(&session)?;
-            let plan = view::plan(&computed.plan);
-            if with_diff {
-                let mut shown = plan.clone();
-                let files = diff::files(&computed.plan, &computed.desired, &self.env.limits, warnings);
-                shown.insert("files".to_owned(), files.into());
-                data.insert("diff".to_owned(), shown.into());
-            }
-            data.insert("plan".to_owned(), plan.into());
-            Ok(Answer { roots: root_names(&computed.plan), ..Answer::new(data.into()) })
+    pub fn preview(&self, select: &Select, with_diff: bool) -> Result<Answer<Preview>> {
+        collect_warnings(|warnings| {
+            let (session, Computed { plan, .. }) = self.computed(select, warnings)?;
+            let (profile, targets) = session.selection()?;
+            let diff = with_diff.then(|| PreviewPlan {
+                changes: plan.clone(),
+                files: Some(diff::files(&plan, &self.env.limits, warnings)),
+                summary: plan.summary(),
+            });
+            let plan = PreviewPlan { summary: plan.summary(), changes: plan, files: None };
+            Ok(Preview { diff, plan, profile, targets })
         })
     }
 
     /// How what exists differs from what should; `only` restricts what is listed.
-    pub fn status(&self, select: &Select, only: &[Kind]) -> Result<Answer> {
-        noticing(|warnings| {
-            self.notice_pending(warnings);
+    pub fn status(&self, select: &Select, only: &[Kind]) -> Result<Answer<Status>> {
+        collect_warnings(|warnings| {
+            self.warn_pending(warnings);
             let session = self.session(select)?;
             let desired = session.desired(warnings)?;
             let states = session.survey(&desired, warnings)?;
@@ -93,72 +97,57 @@ impl Pack {
                 drift.retain(|item| only.contains(&item.kind));
             }
             let without_manifest = missing_manifests(&desired, &states, warnings);
-            let mut data = selected(&session)?;
-            data.insert(
-                "drift".to_owned(),
-                drift.iter().map(|item| status::to_json(item, &desired)).collect(),
-            );
-            data.insert("summary".to_owned(), Summary::of(&drift).to_json());
-            data.insert("summary_by_root".to_owned(), status::by_root(&drift, &desired).into());
-            if !only.is_empty() {
-                data.insert("summary_total".to_owned(), total.to_json());
-            }
+            let (profile, targets) = session.selection()?;
             let actions = next_actions(select, total, without_manifest);
-            if !actions.is_empty() {
-                let texts: Vec<&String> = actions.iter().map(|(_, command)| command).collect();
-                data.insert("next_actions".to_owned(), json!(texts));
-                let detailed: Vec<Value> = actions
-                    .iter()
-                    .map(|(action, command)| json!({"action": action, "command": command}))
-                    .collect();
-                data.insert("next_actions_detailed".to_owned(), detailed.into());
-            }
-            Ok(Value::from(data))
+            Ok(Status {
+                next_actions: actions.iter().map(|action| action.command.clone()).collect(),
+                next_actions_detailed: actions,
+                profile,
+                summary: Summary::of(&drift),
+                summary_by_root: status::by_root(&drift, &desired),
+                summary_total: (!only.is_empty()).then_some(total),
+                targets,
+                drift,
+            })
         })
     }
 
     /// Which modules and layers changes or differences come from.
-    pub fn explain(&self, select: &Select, what: Explain) -> Result<Answer> {
-        noticing(|warnings| {
+    pub fn explain(&self, select: &Select, what: Explain) -> Result<Answer<Explained>> {
+        collect_warnings(|warnings| {
             let session = self.session(select)?;
-            let computed = Computed::new(&session, warnings)?;
+            let Computed { desired, states, plan } = Computed::new(&session, warnings)?;
             self.remember(select);
-            let Computed { desired, states, plan } = &computed;
-            let mut data = selected(&session)?;
+            let (profile, targets) = session.selection()?;
+            let mut explained = Explained { profile, targets, ..Explained::default() };
             match what {
                 Explain::Plan => {
-                    let changes = plan.changes.iter().map(|change| {
-                        let listed = states.get(change.root).and_then(|state| state.listed(&change.path));
-                        let formerly = listed.map(|file| file.module_ids.clone()).unwrap_or_default();
-                        view::explained(plan, change, desired, &formerly)
-                    });
-                    data.insert("changes".to_owned(), changes.collect());
+                    let change = |change| explained_change(&plan, change, &desired, &states);
+                    explained.changes = Some(plan.changes.iter().map(change).collect());
                 }
                 Explain::Status => {
-                    let drift = status::drift(desired, states, Extras::Skip, &self.env.limits, &self.cache)?;
-                    let items = drift.iter().map(|item| {
-                        let mut map = view::object(status::to_json(item, desired));
-                        map.shift_remove("root");
-                        map.shift_remove("root_posix");
-                        map.insert("modules".to_owned(), json!(item.module_ids));
-                        Value::Object(map)
-                    });
-                    data.insert("drift".to_owned(), items.collect());
+                    let drift =
+                        status::drift(&desired, &states, Extras::Skip, &self.env.limits, &self.cache)?;
+                    let item = |item: Drift| {
+                        let Drift { actual, expected, kind, path, target, module_ids: modules, .. } = item;
+                        ExplainedDrift { actual, expected, kind, modules, path, target }
+                    };
+                    explained.drift = Some(drift.into_iter().map(item).collect());
                 }
             }
-            Ok(Value::from(data))
+            Ok(explained)
         })
     }
 
     /// Whether the places to deploy to are usable; with `fix` also keeps target manifests out of commits.
-    pub fn doctor(&self, select: &Select, fix: Option<Consent>) -> Result<Answer> {
+    pub fn doctor(&self, select: &Select, fix: Option<Consent>) -> Result<Answer<Health>> {
         if let Some(consent) = fix
             && !select.dry_run
         {
             consent.require("doctor --fix")?;
         }
-        noticing(|warnings| {
-            self.notice_pending(warnings);
+        collect_warnings(|warnings| {
+            self.warn_pending(warnings);
             let session = self.session(select)?;
             warnings.extend(doctor::old_git(&self.env, &session.repo));
             let layout = session.layout()?;
@@ -169,11 +158,11 @@ impl Pack {
             let problems = doctor::not_ignored(&self.env, &checks);
             let mut fixes = Vec::new();
             if fix.is_some() {
-                for repair in doctor::plan_fixes(&problems)?.iter().filter(|repair| repair.is_needed()) {
+                for mut repair in doctor::plan_fixes(&problems)?.into_iter().filter(IgnoreFix::is_needed) {
                     if !select.dry_run {
                         repair.apply()?;
                     }
-                    fixes.push(repair.to_json(!select.dry_run));
+                    fixes.push(repair);
                 }
             } else {
                 warnings.extend(problems.iter().map(doctor::NotIgnored::warning));
@@ -187,23 +176,62 @@ impl Pack {
                 .filter_map(|check| check.suggestion.as_ref()?.strip_prefix("create directory: "))
                 .collect();
             actions.extend(repairs.into_iter().map(ToOwned::to_owned));
-            let mut data = view::object(json!({
-                "machine_id": session.machine_id,
-                "roots": checks.iter().map(doctor::RootCheck::to_json).collect::<Vec<_>>(),
-                "gitignore_fixes": fixes,
-            }));
-            if !actions.is_empty() {
-                data.insert("next_actions".to_owned(), json!(actions));
-            }
-            Ok(Value::from(data))
+            let machine_id = session.machine_id;
+            Ok(Health { gitignore_fixes: fixes, machine_id, next_actions: actions, roots: checks })
         })
     }
 }
 
-/// The roots, as people see them.
-fn root_names(plan: &Plan) -> Vec<(String, String)> {
-    let name = |root: &PlanRoot| (root.target.name().to_owned(), root.path.display().to_string());
-    plan.roots.iter().map(name).collect()
+/// What a change has to do with which modules.
+fn explained_change(
+    plan: &Plan,
+    change: &Change,
+    desired: &Desired,
+    states: &[RootState],
+) -> ExplainedChange {
+    let modules = match change.after {
+        Some(_) => {
+            let file = desired.roots.get(change.root).and_then(|root| root.file(&change.path));
+            let module = |file: &DesiredFile| {
+                file.modules.iter().filter_map(|index| explained_module(desired, *index, file)).collect()
+            };
+            file.map(module).unwrap_or_default()
+        }
+        None => {
+            let listed = states.get(change.root).and_then(|state| state.listed(&change.path));
+            let gone = |id: &str| ExplainedModule {
+                layer: "missing",
+                module_id: id.to_owned(),
+                module_path: None,
+                module_type: None,
+            };
+            listed.map(|file| file.module_ids.iter().map(gone).collect()).unwrap_or_default()
+        }
+    };
+    ExplainedChange { modules, op: change.op, path: plan.place(change), target: plan.target(change) }
+}
+
+/// The part of a module that a desired file comes from.
+fn explained_module(desired: &Desired, index: usize, file: &DesiredFile) -> Option<ExplainedModule> {
+    let material = desired.modules.get(index)?;
+    let part = |path: &str| material.files.iter().find(|part| part.path.as_str() == path);
+    let own = match &file.content {
+        Content::Source(source) => part(source.path.as_str()),
+        Content::Made(_) => None,
+    };
+    let source = own.or_else(|| part(module::INSTRUCTIONS_FILE));
+    let kind = match material.kind {
+        ModuleType::Instructions => "Instructions",
+        ModuleType::Skill => "Skill",
+        ModuleType::Prompt => "Prompt",
+        ModuleType::Command => "Command",
+    };
+    Some(ExplainedModule {
+        layer: source.map_or("missing", |source| source.layer.name()),
+        module_id: material.id.clone(),
+        module_path: source.map(|source| source.path.to_string()),
+        module_type: Some(kind),
+    })
 }
 
 /// Roots with desired files but no usable manifest; each is told.
@@ -235,15 +263,15 @@ fn missing_manifests(desired: &Desired, states: &[RootState], warnings: &mut Vec
 fn prefix(select: &Select) -> String {
     let mut text = "agentpack".to_owned();
     let mut add = |flag: &str, value: &str| {
-        let _ = write!(text, " --{flag} {}", view::quoted(value));
+        let _ = write!(text, " --{flag} {}", doctor::quoted(value));
     };
     if let Some(repo) = &select.repo {
         add("repo", &repo.display().to_string());
     }
-    if select.profile != crate::manifest::DEFAULT_PROFILE {
+    if select.profile != crate::config::manifest::DEFAULT_PROFILE {
         add("profile", &select.profile);
     }
-    if select.target != crate::manifest::ALL_TARGETS {
+    if select.target != crate::config::manifest::ALL_TARGETS {
         add("target", &select.target);
     }
     if let Some(machine) = &select.machine {
@@ -252,10 +280,11 @@ fn prefix(select: &Select) -> String {
     text
 }
 
-fn next_actions(select: &Select, total: Summary, without_manifest: bool) -> Vec<(&'static str, String)> {
-    let prefix = prefix(select);
-    let preview = ("preview_diff", format!("{prefix} preview --diff --json"));
-    let deploy = ("deploy_apply", format!("{prefix} deploy --apply --yes --json"));
+fn next_actions(select: &Select, total: Summary, without_manifest: bool) -> Vec<NextAction> {
+    let action =
+        |action, command: &str| NextAction { action, command: format!("{} {command}", prefix(select)) };
+    let preview = action("preview_diff", "preview --diff --json");
+    let deploy = action("deploy_apply", "deploy --apply --yes --json");
     if total.modified + total.missing > 0 {
         vec![preview, deploy]
     } else if without_manifest {

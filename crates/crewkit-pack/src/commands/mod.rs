@@ -1,41 +1,48 @@
 //! The verbs: each takes what was asked and gives an answer or a coded error. Command line, MCP and REST call these and
 //! only these.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crewkit_core::Code;
-use serde_json::{Map, Value, json};
 
+use crate::config::manifest::{self, LastManifest, Manifest};
 use crate::env::{Env, Progress};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::hash_cache::{self, HashCache};
-use crate::home::{Locked, Pending, StateHome};
-use crate::managed::KnownManifests;
-use crate::manifest::{self, LastManifest};
-use crate::session::{Choices, Select, Session};
-use crate::state_lock::LockRequest;
-use crate::transaction::{Outcome, Recovered};
-use crate::view;
+use crate::observe::hash_cache::{self, HashCache};
+use crate::state::home::{Locked, Pending, StateHome};
+use crate::state::lock::LockRequest;
+use crate::state::managed::KnownManifests;
+use crate::state::transaction::{Outcome, Recovered};
+use session::{Session, repo_of};
 
+pub(crate) mod answers;
 mod config;
 mod deploy;
 mod describe;
+pub(crate) mod doctor;
 mod look;
 mod overlays;
 mod pins;
+pub(crate) mod session;
 mod snapshots;
 mod workspace;
 
+pub use answers::{
+    Explained, ExplainedChange, ExplainedDrift, ExplainedModule, Fetched, GitInitialized, Health,
+    Initialized, ManifestEdited, ModulesLocked, NextAction, OverlayEdited, OverlayPath, OverlayRebased,
+    Planned, Preview, PreviewPlan, RolledBack, Snapshots, Status, UpdateDetail, UpdateStep, Updated,
+};
 pub use config::{Add, Init};
 pub use deploy::{Deploy, Tokens};
-pub use describe::{Argument, CommandRow, GLOBAL_ARGUMENTS, MUTATING};
+pub use describe::{Argument, CommandRow, GLOBAL_ARGUMENTS, Help, HelpRow, MUTATING};
 pub use look::Explain;
 pub use overlays::{OverlayEdit, OverlayRef, OverlayScope};
 pub use pins::Update;
-pub use snapshots::{Prune, RolledBack};
+pub use session::{Choices, Select};
+pub use snapshots::Prune;
 pub use workspace::{KitDrift, KitFile, KitReport};
 
 /// Whether the caller has approved that something changes.
@@ -139,6 +146,29 @@ impl Pack {
         jiff::Timestamp::try_from(self.env.now()).unwrap_or_default()
     }
 
+    /// Runs a changing verb: if it is approved, and under the lock of the home. A dry run needs neither.
+    fn change<T>(
+        &self,
+        select: &Select,
+        command: &str,
+        consent: Consent,
+        run: impl FnOnce(&mut Vec<String>) -> Result<T>,
+    ) -> Result<Answer<T>> {
+        if select.dry_run {
+            return collect_warnings(run);
+        }
+        consent.require(command)?;
+        collect_warnings(|warnings| {
+            // A missing or broken manifest is told before anything is created in the home.
+            if command != "init" {
+                Manifest::load(&repo_of(&self.env, select), &self.env.limits)?;
+            }
+            let home = self.state();
+            let _locked = self.lock(&home, command, None, warnings)?;
+            run(warnings)
+        })
+    }
+
     /// Takes the lock of the home, finishing what was cut short. `select` says what the command is about.
     fn lock<'a>(
         &self,
@@ -152,13 +182,29 @@ impl Pack {
             Some(select) if !home.is_quiet() => self.session(select)?.layout()?.paths(),
             _ => Vec::new(),
         };
-        let request = LockRequest {
-            command: command.to_owned(),
-            since: self.now(),
-            wait: Duration::from_secs(self.env.limits.pack_lock_wait_seconds),
-            roots,
-        };
-        let locked = home.lock(&request)?;
+        let locked = home.lock(&self.lock_request(command, roots))?;
+        self.warn_recovered(&locked, warnings);
+        Ok(locked)
+    }
+
+    /// Takes the lock of the home if nothing was cut short and nobody holds it, so that one plan is enough.
+    fn try_lock<'a>(
+        &self,
+        home: &'a StateHome,
+        command: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Locked<'a>>> {
+        let locked = home.try_lock(&self.lock_request(command, Vec::new()))?;
+        Ok(locked.inspect(|locked| self.warn_recovered(locked, warnings)))
+    }
+
+    fn lock_request(&self, command: &str, roots: Vec<PathBuf>) -> LockRequest {
+        let wait = Duration::from_secs(self.env.limits.pack_lock_wait_seconds);
+        LockRequest { command: command.to_owned(), since: self.now(), wait, roots }
+    }
+
+    /// Adds a warning for each command that had been cut short and was ended with the lock.
+    fn warn_recovered(&self, locked: &Locked<'_>, warnings: &mut Vec<String>) {
         for recovered in locked.recovered() {
             let ended = match recovered.outcome {
                 Outcome::Undone => "undone",
@@ -172,12 +218,11 @@ impl Pack {
                 warnings.push(format!("{} was changed meanwhile and left as it is", kept.display()));
             }
         }
-        self.notice_pending(warnings);
-        Ok(locked)
+        self.warn_pending(warnings);
     }
 
     /// Says when a command was cut short, so that odd results explain themselves.
-    fn notice_pending(&self, warnings: &mut Vec<String>) {
+    fn warn_pending(&self, warnings: &mut Vec<String>) {
         let pending = match self.state().pending() {
             Ok(pending) => pending,
             Err(error) => return warnings.push(error.to_string()),
@@ -199,23 +244,11 @@ impl Pack {
     }
 }
 
-/// Runs a verb so that what it noticed is told whether or not it succeeds.
-fn noticing<T: Into<Answer>>(run: impl FnOnce(&mut Vec<String>) -> Result<T>) -> Result<Answer> {
+/// Runs a verb so that its warnings are returned whether or not it succeeds.
+fn collect_warnings<T>(run: impl FnOnce(&mut Vec<String>) -> Result<T>) -> Result<Answer<T>> {
     let mut warnings = Vec::new();
     match run(&mut warnings) {
-        Ok(answer) => Ok(Answer { warnings, ..answer.into() }),
+        Ok(data) => Ok(Answer { data, warnings }),
         Err(error) => Err(error.with_warnings(warnings)),
     }
-}
-
-/// The members every answer about a selection has.
-fn selected(session: &Session<'_>) -> Result<Map<String, Value>> {
-    Ok(view::object(json!({"profile": session.select.profile, "targets": session.target_names()?})))
-}
-
-/// An answer that names one path.
-fn path_data(key: &str, path: &Path) -> Map<String, Value> {
-    let mut data = Map::new();
-    view::put_path(&mut data, key, path);
-    data
 }

@@ -1,26 +1,25 @@
 //! Overlay edit, rebase and path.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use crewkit_core::Code;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Consent, Pack, noticing};
+use super::answers::{OverlayEdited, OverlayPath, OverlayRebased};
+use super::{Consent, Pack};
+use crate::commands::session::{Select, Session, machine_of, repo_of};
+use crate::config::manifest::Module;
+use crate::config::project::Project;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::manifest::Module;
-use crate::materialize::Workshop;
+use crate::fs::scan::Base;
 use crate::overlay::baseline::Baseline;
 use crate::overlay::edit::{self, Start};
-use crate::overlay::rebase::Rebase;
-use crate::overlay::{self, Kind, Overlay, Overlays, Whose};
-use crate::project::Project;
-use crate::scan::Base;
-use crate::session::{Select, Session, machine_of, repo_of};
+use crate::overlay::rebase::{Rebase, Report};
+use crate::overlay::{self, Kind, Overlay, OverlayOwner};
+use crate::source::materialize::Materializer;
 use crate::source::resolve::{self, Access, Checkout};
-use crate::tree::{Layer, TreeFile};
-use crate::view;
+use crate::source::tree::{Layer, TreeFile};
 
 /// The layer an overlay belongs to, as flags name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,9 +27,7 @@ pub enum OverlayScope {
     /// Every machine and project.
     #[default]
     Global,
-    /// This machine.
     Machine,
-    /// This project.
     Project,
 }
 
@@ -79,11 +76,11 @@ struct Present<'a> {
 
 impl Pack {
     /// Where the overlay of a module is or would be. The module need not exist.
-    pub fn overlay_path(&self, select: &Select, which: &OverlayRef) -> Result<Answer> {
+    pub fn overlay_path(&self, select: &Select, which: &OverlayRef) -> Result<Answer<OverlayPath>> {
         let (overlay, _) = self.overlay(select, which)?;
-        let mut data = view::object(json!({"module_id": which.module_id, "scope": overlay.layer.name()}));
-        view::put_path(&mut data, "overlay_dir", &overlay.dir);
-        Ok(Answer::new(data.into()))
+        let (module_id, scope) = (which.module_id.clone(), overlay.layer.name());
+        let data = OverlayPath { module_id, overlay_dir: overlay.dir, scope };
+        Ok(Answer { data, warnings: Vec::new() })
     }
 
     /// Creates an overlay, or completes one.
@@ -93,47 +90,41 @@ impl Pack {
         which: &OverlayRef,
         how: OverlayEdit,
         consent: Consent,
-    ) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("overlay edit")?;
-        }
-        noticing(|warnings| {
-            self.locked(select, "overlay edit", warnings, |warnings| {
-                let session = self.session(select)?;
-                let present = self.present(&session, &which.module_id, warnings)?;
-                let (overlay, whose) = self.overlay(select, which)?;
-                let origin =
-                    edit::origin(&self.env, &session.repo, present.module, present.checkout.as_ref());
-                let plan = edit::Plan {
-                    overlay: &overlay,
-                    kind: how.patch.map(|patch| if patch { Kind::Patch } else { Kind::Dir }),
-                    start: match how {
-                        OverlayEdit { materialize: true, .. } => Start::Materialize,
-                        OverlayEdit { sparse: true, .. } => Start::Sparse,
-                        _ => Start::Full,
-                    },
-                    module: present.module,
-                    upstream: &present.files,
-                    baseline: Baseline::of(&present.files, origin, self.env.timestamp()),
-                };
-                let limits = &self.env.limits;
-                let outcome =
-                    if select.dry_run { edit::look(&plan, limits)? } else { edit::create(&plan, limits)? };
-                let patches = (outcome.kind == Kind::Patch).then(|| overlay::patches_dir(&overlay.dir));
-                let mut data = view::object(json!({
-                    "module_id": which.module_id,
-                    "scope": overlay.layer.name(),
-                    "overlay_kind": outcome.kind.name(),
-                    "created": outcome.created && !select.dry_run,
-                    "sparse": how.sparse,
-                    "materialized": how.materialize,
-                    "patches_dir": patches.as_ref().map(|path: &PathBuf| path.display().to_string()),
-                    "project": overlay.layer == Layer::Project,
-                    "machine_id": (overlay.layer == Layer::Machine).then_some(&whose.machine_id),
-                    "project_id": (overlay.layer == Layer::Project).then_some(&whose.project_id),
-                }));
-                view::put_path(&mut data, "overlay_dir", &overlay.dir);
-                Ok(data.into())
+    ) -> Result<Answer<OverlayEdited>> {
+        self.change(select, "overlay edit", consent, |warnings| {
+            let session = self.session(select)?;
+            let present = self.present(&session, &which.module_id, warnings)?;
+            let (overlay, owner) = self.overlay(select, which)?;
+            let origin = edit::origin(&self.env, &session.repo, present.module, present.checkout.as_ref());
+            let plan = edit::Plan {
+                overlay: &overlay,
+                kind: how.patch.map(|patch| if patch { Kind::Patch } else { Kind::Dir }),
+                start: match how {
+                    OverlayEdit { materialize: true, .. } => Start::Materialize,
+                    OverlayEdit { sparse: true, .. } => Start::Sparse,
+                    _ => Start::Full,
+                },
+                module: present.module,
+                upstream: &present.files,
+                baseline: Baseline::of(&present.files, origin, self.env.timestamp()),
+            };
+            let limits = &self.env.limits;
+            let outcome =
+                if select.dry_run { edit::look(&plan, limits)? } else { edit::create(&plan, limits)? };
+            let patches = (outcome.kind == Kind::Patch).then(|| overlay::patches_dir(&overlay.dir));
+            let layer = overlay.layer;
+            Ok(OverlayEdited {
+                created: outcome.created && !select.dry_run,
+                machine_id: (layer == Layer::Machine).then_some(owner.machine_id),
+                materialized: how.materialize,
+                module_id: which.module_id.clone(),
+                overlay_dir: overlay.dir,
+                overlay_kind: outcome.kind.name(),
+                patches_dir: patches.map(|path| path.display().to_string()),
+                project: layer == Layer::Project,
+                project_id: (layer == Layer::Project).then_some(owner.project_id),
+                scope: layer.name(),
+                sparse: how.sparse,
             })
         })
     }
@@ -145,14 +136,9 @@ impl Pack {
         which: &OverlayRef,
         sparsify: bool,
         consent: Consent,
-    ) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("overlay rebase")?;
-        }
-        noticing(|warnings| {
-            self.locked(select, "overlay rebase", warnings, |warnings| {
-                self.rebase(select, which, sparsify, warnings)
-            })
+    ) -> Result<Answer<OverlayRebased>> {
+        self.change(select, "overlay rebase", consent, |warnings| {
+            self.rebase(select, which, sparsify, warnings)
         })
     }
 
@@ -162,7 +148,7 @@ impl Pack {
         which: &OverlayRef,
         sparsify: bool,
         warnings: &mut Vec<String>,
-    ) -> Result<Value> {
+    ) -> Result<OverlayRebased> {
         let limits = &self.env.limits;
         let session = self.session(select)?;
         let module = session.manifest.module(&which.module_id)?;
@@ -197,47 +183,49 @@ impl Pack {
             sparsify,
             dry_run: select.dry_run,
         };
-        let report = rebase.run()?.to_json();
-        let mut data = view::object(json!({
-            "module_id": module.id,
-            "scope": scope,
-            "dry_run": select.dry_run,
-            "sparsify": sparsify,
-        }));
-        view::put_path(&mut data, "overlay_dir", &overlay.dir);
-        if report["conflicts"].as_array().is_some_and(|conflicts| !conflicts.is_empty()) {
-            let mut error = PackError::new(
-                Code::OverlayRebaseConflict,
-                format!("overlay and upstream changed the same lines of {} files", report["conflicts"].as_array().map_or(0, Vec::len)),
-            )
-            .detail("conflicts", report["conflicts"].clone())
-            .detail("summary", report["summary"].clone())
-            .hint(format!(
-                "edit the files in {} until no conflict marker is left, or copy the version to keep of a file that is not text, X.overlay or X.upstream, to X; then run `agentpack overlay rebase` again",
-                overlay.dir.join(".agentpack/conflicts").display()
-            ));
-            for (key, value) in data {
-                error = error.detail(&key, value);
-            }
-            return Err(error);
+        let rebased = OverlayRebased {
+            dry_run: select.dry_run,
+            module_id: module.id.clone(),
+            overlay_dir: overlay.dir.clone(),
+            report: rebase.run()?,
+            scope,
+            sparsify,
+        };
+        if rebased.report.conflicts.is_empty() {
+            return Ok(rebased);
         }
-        data.insert("report".to_owned(), report);
-        Ok(data.into())
+        let OverlayRebased { dry_run, module_id, report: Report { conflicts, summary, .. }, .. } = rebased;
+        Err(PackError::new(
+            Code::OverlayRebaseConflict,
+            format!("overlay and upstream changed the same lines of {} files", conflicts.len()),
+        )
+        .detail("conflicts", conflicts)
+        .detail("summary", json!(summary))
+        .detail("dry_run", dry_run)
+        .detail("module_id", module_id)
+        .detail("overlay_dir_posix", shown.replace('\\', "/"))
+        .detail("overlay_dir", shown)
+        .detail("scope", scope)
+        .detail("sparsify", sparsify)
+        .hint(format!(
+            "edit the files in {} until no conflict marker is left, or copy the version to keep of a file that is not text, X.overlay or X.upstream, to X; then run `agentpack overlay rebase` again",
+            overlay.dir.join(".agentpack/conflicts").display()
+        )))
     }
 
-    fn overlay(&self, select: &Select, which: &OverlayRef) -> Result<(Overlay, Whose)> {
+    fn overlay(&self, select: &Select, which: &OverlayRef) -> Result<(Overlay, OverlayOwner)> {
         let repo = repo_of(&self.env, select);
         let layer = which.scope.layer();
-        let whose = Whose {
+        let owner = OverlayOwner {
             machine_id: machine_of(&self.env, select),
             project_id: match which.scope {
                 OverlayScope::Project => Project::detect(&self.env).id(&self.env),
                 OverlayScope::Global | OverlayScope::Machine => String::new(),
             },
         };
-        let dir = overlay::dir_of(&repo, layer, &whose, &which.module_id)
+        let dir = overlay::dir_of(&repo, layer, &owner, &which.module_id)
             .ok_or_else(|| PackError::bug("the upstream is not an overlay"))?;
-        Ok((Overlay { layer, dir }, whose))
+        Ok((Overlay { layer, dir }, owner))
     }
 
     fn present<'a>(
@@ -251,16 +239,10 @@ impl Pack {
         let access = Access { env: &self.env, cache: &self.cache, may_fetch: !session.select.dry_run };
         let mut checkouts: HashMap<String, Checkout> =
             resolve::prepare(access, &[module], &locked, warnings)?;
-        let overlays = Overlays::default();
         let base = Base::of_repo(&session.repo)?;
-        let workshop = Workshop {
-            env: &self.env,
-            repo: &base,
-            overlays: &overlays,
-            checkouts: &checkouts,
-            cache: &self.cache,
-        };
-        let files = workshop.upstream_files(module, warnings)?;
+        let materializer =
+            Materializer { env: &self.env, repo: &base, checkouts: &checkouts, cache: &self.cache };
+        let files = materializer.upstream_files(module, warnings)?;
         Ok(Present { module, files, checkout: checkouts.remove(module_id) })
     }
 }

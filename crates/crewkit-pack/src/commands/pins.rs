@@ -1,22 +1,23 @@
 //! Lock, fetch, update: which content modules have, and getting it.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
-
-use super::{Consent, Pack, noticing, path_data};
-use crate::atomic;
+use super::answers::{Fetched, ModulesLocked, UpdateDetail, UpdateStep, Updated};
+use super::{Consent, Pack};
+use crate::commands::session::{Select, repo_of};
+use crate::config::lockfile::{
+    self, FileRecord, LockedModule, Lockfile, ResolvedGit, ResolvedLocal, ResolvedSource,
+};
+use crate::config::manifest::{Git, Manifest, Module, SourceRef};
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::lockfile::{self, FileRecord, LockedModule, Lockfile, ResolvedGit, ResolvedLocal, ResolvedSource};
-use crate::manifest::{Git, Manifest, Module, SourceRef};
-use crate::materialize::Workshop;
-use crate::overlay::Overlays;
-use crate::scan::Base;
-use crate::session::{Select, repo_of};
+use crate::fs::atomic;
+use crate::fs::scan::Base;
+use crate::parallel;
+use crate::source::materialize::Materializer;
 use crate::source::resolve::{self, Access, Checkout, Expected};
-use crate::tree::{TreeFile, digest_of};
-use crate::{parallel, view};
+use crate::source::tree::{TreeFile, digest_of};
 
 /// Which steps an update takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,80 +32,49 @@ pub struct Update {
 
 impl Pack {
     /// Writes the lockfile for all enabled modules.
-    pub fn lock_modules(&self, select: &Select, consent: Consent) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("lock")?;
-        }
-        noticing(|warnings| {
-            self.locked(select, "lock", warnings, |warnings| self.write_lock(select, warnings))
-        })
+    pub fn lock_modules(&self, select: &Select, consent: Consent) -> Result<Answer<ModulesLocked>> {
+        self.change(select, "lock", consent, |warnings| self.write_lock(select, warnings))
     }
 
     /// Makes every locked commit available in the cache and verifies it.
-    pub fn fetch(&self, select: &Select, consent: Consent) -> Result<Answer> {
-        if !select.dry_run {
-            consent.require("fetch")?;
-        }
-        noticing(|warnings| self.locked(select, "fetch", warnings, |_| self.fetch_locked(select)))
+    pub fn fetch(&self, select: &Select, consent: Consent) -> Result<Answer<Fetched>> {
+        self.change(select, "fetch", consent, |_| self.fetch_locked(select))
     }
 
     /// Locks if there is no lockfile or it is asked for, then fetches.
-    pub fn update(&self, select: &Select, update: Update, consent: Consent) -> Result<Answer> {
+    pub fn update(&self, select: &Select, update: Update, consent: Consent) -> Result<Answer<Updated>> {
         let has_lock = Lockfile::path_in(&repo_of(&self.env, select)).exists();
         let lock = update.lock || (!has_lock && !update.no_lock);
         let fetch = !update.no_fetch;
-        if (lock || fetch) && !select.dry_run {
-            consent.require("update")?;
-        }
-        noticing(|warnings| {
-            self.locked(select, "update", warnings, |warnings| {
-                // Where things are is told also when there was nothing to do.
-                let mut data = path_data("lockfile", &Lockfile::path_in(&repo_of(&self.env, select)));
-                data.extend(self.store_data(0));
-                let mut steps = Vec::new();
-                for (name, wanted) in [("lock", lock), ("fetch", fetch)] {
-                    if !wanted {
-                        continue;
-                    }
-                    // A dry run writes no lockfile that the second step could read.
-                    let nothing_to_fetch = name == "fetch" && select.dry_run && !has_lock;
-                    let part = match name {
-                        "lock" => self.write_lock(select, warnings)?,
-                        _ if nothing_to_fetch => self.store_data(0).into(),
-                        _ => self.fetch_locked(select)?,
-                    };
-                    steps.push(json!({"name": name, "ok": true, "detail": part}));
-                    let mut part = view::object(part);
-                    part.shift_remove("modules");
-                    data.extend(part);
-                }
-                data.insert("steps".to_owned(), steps.into());
-                Ok(data.into())
-            })
+        // What does nothing needs no approval.
+        let consent = if lock || fetch { consent } else { Consent::Given };
+        self.change(select, "update", consent, |warnings| {
+            let mut updated = Updated {
+                git_modules_fetched: 0,
+                lockfile: Lockfile::path_in(&repo_of(&self.env, select)),
+                steps: Vec::new(),
+                store: self.store(),
+            };
+            if lock {
+                let detail = UpdateDetail::Lock(self.write_lock(select, warnings)?);
+                updated.steps.push(UpdateStep { detail, name: "lock", ok: true });
+            }
+            if fetch {
+                // A dry run writes no lockfile that this step could read.
+                let fetched = if select.dry_run && !has_lock {
+                    Fetched { git_modules_fetched: 0, store: self.store() }
+                } else {
+                    self.fetch_locked(select)?
+                };
+                updated.git_modules_fetched = fetched.git_modules_fetched;
+                let detail = UpdateDetail::Fetch(fetched);
+                updated.steps.push(UpdateStep { detail, name: "fetch", ok: true });
+            }
+            Ok(updated)
         })
     }
 
-    /// Runs a changing verb under the lock of the home; a dry run needs none.
-    pub(super) fn locked(
-        &self,
-        select: &Select,
-        command: &str,
-        warnings: &mut Vec<String>,
-        run: impl FnOnce(&mut Vec<String>) -> Result<Value>,
-    ) -> Result<Value> {
-        if select.dry_run {
-            return run(warnings);
-        }
-        // A missing or broken manifest is told before anything is created in the home.
-        if command != "init" {
-            Manifest::load(&repo_of(&self.env, select), &self.env.limits)?;
-        }
-        let home = self.state();
-        let _locked = self.lock(&home, command, None, warnings)?;
-        run(warnings)
-    }
-
-    fn write_lock(&self, select: &Select, warnings: &mut Vec<String>) -> Result<Value> {
+    fn write_lock(&self, select: &Select, warnings: &mut Vec<String>) -> Result<ModulesLocked> {
         let repo = repo_of(&self.env, select);
         let manifest = Manifest::load(&repo, &self.env.limits)?;
         let mut modules: Vec<&Module> = manifest.modules.iter().filter(|module| module.enabled).collect();
@@ -112,18 +82,12 @@ impl Pack {
         let access = Access { env: &self.env, cache: &self.cache, may_fetch: !select.dry_run };
         // Nothing counts as locked: locking means looking anew.
         let checkouts = resolve::prepare(access, &modules, &HashMap::new(), warnings)?;
-        let overlays = Overlays::default();
         let base = Base::of_repo(&repo)?;
-        let workshop = Workshop {
-            env: &self.env,
-            repo: &base,
-            overlays: &overlays,
-            checkouts: &checkouts,
-            cache: &self.cache,
-        };
+        let materializer =
+            Materializer { env: &self.env, repo: &base, checkouts: &checkouts, cache: &self.cache };
         let listed = parallel::map(&modules, |module| {
             let mut noticed = Vec::new();
-            let files = workshop.upstream_files(module, &mut noticed)?;
+            let files = materializer.upstream_files(module, &mut noticed)?;
             Ok::<_, PackError>((locked_module(module, checkouts.get(&module.id), &files)?, noticed))
         });
         let mut locked = Vec::with_capacity(listed.len());
@@ -142,12 +106,10 @@ impl Pack {
         if !select.dry_run && !same {
             atomic::write(&path, &lock.render())?;
         }
-        let mut data = path_data("lockfile", &path);
-        data.insert("modules".to_owned(), lock.modules.len().into());
-        Ok(data.into())
+        Ok(ModulesLocked { lockfile: path, modules: lock.modules.len() })
     }
 
-    fn fetch_locked(&self, select: &Select) -> Result<Value> {
+    fn fetch_locked(&self, select: &Select) -> Result<Fetched> {
         let repo = repo_of(&self.env, select);
         let manifest = Manifest::load(&repo, &self.env.limits)?;
         let (lock, _) = Lockfile::require(&repo, &self.env.limits)?;
@@ -167,23 +129,19 @@ impl Pack {
             })
             .collect();
         if !select.dry_run {
-            let done = std::sync::atomic::AtomicUsize::new(0);
             // One repository at a time per commit; several modules often share one.
-            for (module, source) in &pinned {
-                self.env.go_on()?;
+            for (done, (module, source)) in pinned.iter().enumerate() {
+                self.env.check_cancelled()?;
                 self.fetch_one(module, source)?;
-                let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-                self.env.progress.at("fetch", count, pinned.len());
+                self.env.progress.at("fetch", done + 1, pinned.len());
             }
         }
-        Ok(self.store_data(pinned.len()).into())
+        Ok(Fetched { git_modules_fetched: pinned.len(), store: self.store() })
     }
 
-    /// Where checkouts are, and how many were fetched.
-    fn store_data(&self, fetched: usize) -> Map<String, Value> {
-        let mut data = path_data("store", &self.env.agentpack_home.join("cache"));
-        data.insert("git_modules_fetched".to_owned(), fetched.into());
-        data
+    /// Where checkouts are.
+    fn store(&self) -> PathBuf {
+        self.env.agentpack_home.join("cache")
     }
 
     /// Makes one locked module available; a checkout that is not what was locked is fetched anew, once.
@@ -195,7 +153,7 @@ impl Pack {
             enabled: true,
             tags: Vec::new(),
             targets: Vec::new(),
-            source: crate::manifest::Source { local_path: None, git: Some(source.clone()) },
+            source: crate::config::manifest::Source { local_path: None, git: Some(source.clone()) },
         };
         let checkout = Checkout {
             path: resolve::checkout_path(&self.env, &git.url, &git.commit),
@@ -204,21 +162,15 @@ impl Pack {
             expected: Expected::Locked(locked.sha256),
         };
         let checkouts = HashMap::from([(module.id.clone(), checkout.clone())]);
-        let overlays = Overlays::default();
         // A git module does not ask where the repo is.
         let base = Base::of_repo(&self.env.cwd)?;
-        let workshop = Workshop {
-            env: &self.env,
-            repo: &base,
-            overlays: &overlays,
-            checkouts: &checkouts,
-            cache: &self.cache,
-        };
-        if checkout.path.is_dir() && workshop.upstream_files(&module, &mut Vec::new()).is_ok() {
+        let materializer =
+            Materializer { env: &self.env, repo: &base, checkouts: &checkouts, cache: &self.cache };
+        if checkout.path.is_dir() && materializer.upstream_files(&module, &mut Vec::new()).is_ok() {
             return Ok(());
         }
         resolve::fetch(&self.env, source, &git.commit, &self.cache)?;
-        workshop.upstream_files(&module, &mut Vec::new()).map(drop)
+        materializer.upstream_files(&module, &mut Vec::new()).map(drop)
     }
 }
 
@@ -244,14 +196,12 @@ fn locked_module(module: &Module, checkout: Option<&Checkout>, files: &[TreeFile
         ),
         _ => return Err(PackError::bug(format!("module {} was not resolved", module.id))),
     };
-    let record =
-        |file: &TreeFile| FileRecord { path: file.path.clone(), sha256: file.sha256, bytes: file.bytes };
     Ok(LockedModule {
         id: module.id.clone(),
         kind: module.kind,
         resolved_source,
         resolved_version,
         sha256: digest_of(files),
-        file_manifest: files.iter().map(record).collect(),
+        file_manifest: files.iter().map(FileRecord::from).collect(),
     })
 }

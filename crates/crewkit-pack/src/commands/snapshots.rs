@@ -3,17 +3,15 @@
 use std::path::Path;
 
 use crewkit_core::Code;
-use serde::Serialize;
-use serde_json::{Value, json};
 
-use super::{Consent, Pack, noticing};
+use super::answers::{RolledBack, Snapshots};
+use super::{Consent, Pack, collect_warnings};
+use crate::commands::session::Select;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
-use crate::history::{PruneMode, Pruned};
-use crate::home::Locked;
-use crate::rollback::RollbackTo;
-use crate::session::Select;
-use crate::view;
+use crate::state::history::{PruneMode, Pruned, SnapshotDetails, SnapshotList};
+use crate::state::home::Locked;
+use crate::state::rollback::RollbackTo;
 
 /// What `snapshots prune` is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,31 +20,13 @@ pub struct Prune {
     pub keep: Option<u64>,
 }
 
-/// What a rollback did, or would do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RolledBack {
-    /// The state that was asked for.
-    pub rolled_back_to: String,
-    /// The snapshot it made; none when nothing had to change.
-    pub event_snapshot_id: Option<String>,
-    /// How many files a dry run would change.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub changes: Option<usize>,
-    /// Why nothing happened.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<&'static str>,
-}
-
 impl Pack {
     /// Returns to the state a snapshot left (`<id>`) or found (`before:<id>`).
-    pub fn rollback(&self, select: &Select, to: &str, consent: Consent) -> Result<Answer> {
+    pub fn rollback(&self, select: &Select, to: &str, consent: Consent) -> Result<Answer<RolledBack>> {
         if !select.dry_run {
             consent.require("rollback")?;
         }
-        noticing(|warnings| {
-            let rolled_back = self.roll_back(to, select.dry_run, warnings)?;
-            serde_json::to_value(rolled_back).map_err(|error| PackError::bug(error.to_string()))
-        })
+        collect_warnings(|warnings| self.roll_back(to, select.dry_run, warnings))
     }
 
     pub(super) fn roll_back(
@@ -59,7 +39,7 @@ impl Pack {
         let home = self.state();
         let rolled_back_to = to.to_owned();
         if dry_run {
-            self.notice_pending(warnings);
+            self.warn_pending(warnings);
             let mut plan = home.plan_rollback(&target, self.now())?;
             warnings.append(&mut plan.warnings);
             let changes = Some(plan.request.changes.len());
@@ -85,15 +65,15 @@ impl Pack {
     }
 
     /// All snapshots, newest first.
-    pub fn snapshots_list(&self) -> Result<Answer> {
-        let list = self.state().snapshots()?;
-        let rows = list.snapshots.iter().rev().map(to_value).collect::<Result<Vec<_>>>()?;
-        Ok(Answer { warnings: list.warnings, ..Answer::new(json!({"snapshots": rows})) })
+    pub fn snapshots_list(&self) -> Result<Answer<Snapshots>> {
+        let SnapshotList { mut snapshots, warnings } = self.state().snapshots()?;
+        snapshots.reverse();
+        Ok(Answer { data: Snapshots { snapshots }, warnings })
     }
 
     /// One snapshot with what it changed.
-    pub fn snapshots_show(&self, id: &str) -> Result<Answer> {
-        Ok(Answer::new(to_value(&self.state().snapshot(id)?)?))
+    pub fn snapshots_show(&self, id: &str) -> Result<Answer<SnapshotDetails>> {
+        Ok(Answer { data: self.state().snapshot(id)?, warnings: Vec::new() })
     }
 
     /// The content a snapshot found at `file` and replaced.
@@ -108,28 +88,26 @@ impl Pack {
     }
 
     /// Removes all but the newest snapshots, and the contents only they had.
-    pub fn snapshots_prune(&self, select: &Select, prune: Prune, consent: Consent) -> Result<Answer> {
+    pub fn snapshots_prune(&self, select: &Select, prune: Prune, consent: Consent) -> Result<Answer<Pruned>> {
         if !select.dry_run {
             consent.require("snapshots prune")?;
         }
         let keep = prune.keep.unwrap_or(self.env.limits.pack_snapshots_kept);
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-        noticing(|warnings| {
+        collect_warnings(|warnings| {
             let home = self.state();
             if select.dry_run {
                 let mut ids: Vec<String> =
                     home.snapshots()?.snapshots.into_iter().map(|info| info.id).collect();
                 let kept = ids.len().min(keep);
                 ids.truncate(ids.len() - kept);
-                return to_value(&Pruned { removed: ids, kept });
+                return Ok(Pruned { removed: ids, kept });
             }
             let locked = self.lock(&home, "snapshots prune", None, warnings)?;
-            to_value(&locked.prune(keep, PruneMode::Remove)?)
+            Ok(locked.prune(keep, PruneMode::Remove)?)
         })
     }
-}
 
-impl Pack {
     /// Removes what is older than the newest `pack_snapshots_kept` snapshots, after a command that made one.
     pub(super) fn prune_quietly(&self, locked: &Locked<'_>, warnings: &mut Vec<String>) {
         let keep = usize::try_from(self.env.limits.pack_snapshots_kept).unwrap_or(usize::MAX);
@@ -137,19 +115,4 @@ impl Pack {
             warnings.push(format!("older snapshots could not be removed: {error}"));
         }
     }
-}
-
-fn to_value(item: &impl Serialize) -> Result<Value> {
-    let value = serde_json::to_value(item).map_err(|error| PackError::bug(error.to_string()))?;
-    let mut map = view::object(value);
-    // Paths come with a twin that has forward slashes, here as everywhere.
-    if let Some(changes) = map.get_mut("changes").and_then(Value::as_array_mut) {
-        for change in changes.iter_mut().filter_map(Value::as_object_mut) {
-            if let Some(path) = change.get("path").and_then(Value::as_str).map(|path| path.replace('\\', "/"))
-            {
-                change.insert("path_posix".to_owned(), path.into());
-            }
-        }
-    }
-    Ok(map.into())
 }

@@ -10,18 +10,19 @@ use std::sync::Arc;
 use crewkit_core::Code;
 
 use super::Pack;
-use super::deploy::{is_done, plan_hash};
+use super::deploy::CarriedOut;
 use super::look::Computed;
+use crate::commands::session::{Choices, Select, Session};
 use crate::desired::Desired;
-use crate::entry::{Entry, Observed};
 use crate::error::{PackError, Result};
+use crate::fs::entry::{Entry, Observed};
+use crate::fs::place::RootDir;
 use crate::fs::{Fs as _, RealFs};
-use crate::home::StateHome;
-use crate::managed;
-use crate::place::RootDir;
-use crate::plan::{self, Plan, RootState};
-use crate::session::{Choices, Select, Session};
-use crate::transaction::{Outcome, TxnError};
+use crate::observe::RootState;
+use crate::plan::{self, Plan};
+use crate::state::home::StateHome;
+use crate::state::managed;
+use crate::state::transaction::{Outcome, TxnError};
 
 /// What a deployment into a workspace did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,9 +44,7 @@ pub struct KitReport {
 pub struct KitFile {
     /// Where, below the workspace.
     pub path: String,
-    /// Whether it is to be executable.
     pub executable: bool,
-    /// What is in it.
     pub content: Vec<u8>,
 }
 
@@ -91,28 +90,16 @@ impl Pack {
 
     /// Makes the workspace as the profile says, all of it or nothing.
     pub fn equip(&self, select: &Select) -> Result<KitReport> {
-        let mut report = KitReport::default();
-        let home = self.state();
-        // What needs nothing done must not write anything.
-        if home.is_quiet() {
-            let mut warnings = Vec::new();
-            let (first, left_alone) = computed(&self.session(select)?, &mut warnings)?;
-            if is_done(&first) && home.is_quiet() {
-                return Ok(KitReport { left_alone, warnings, ..report });
-            }
-        }
-        let locked = self.lock(&home, "equip", Some(select), &mut report.warnings)?;
-        let session = self.session(select)?;
-        let (computed, left_alone) = computed(&session, &mut report.warnings)?;
-        report.left_alone = left_alone;
-        report.drifted = drift(&computed.desired, &computed.states).modified;
-        let request = self.request(&session, &computed, plan_hash(&session, &computed));
-        let applied = locked.apply(&request)?;
-        report.warnings.extend(applied.untidy);
-        self.prune_quietly(&locked, &mut report.warnings);
-        report.changed = request.changes.len();
-        report.snapshot_id = applied.snapshot_id;
-        Ok(report)
+        let mut warnings = Vec::new();
+        let compute = |session: &Session<'_>, warnings: &mut Vec<String>| {
+            let (computed, left_alone) = computed(session, warnings)?;
+            let drifted = drift(&computed.desired, &computed.states).modified;
+            Ok((computed, (left_alone, drifted)))
+        };
+        let CarriedOut { plan, more: (left_alone, drifted), snapshot_id, .. } =
+            self.carry_out(select, "equip", compute, &mut warnings)?;
+        let drifted = if snapshot_id.is_some() { drifted } else { Vec::new() };
+        Ok(KitReport { changed: plan.changes.len(), snapshot_id, drifted, left_alone, warnings })
     }
 
     /// The files of a profile for a workspace that is not on this machine, by path. Overlays of a project do not apply:

@@ -4,29 +4,42 @@
 //! [`RealFs`] is the real one; the tests put a simulated disk in its place that fails, dies, or forgets what was not
 //! synced, at every single call.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::path::RelPath;
+use crate::fs::path::RelPath;
 
+pub(crate) mod atomic;
+pub mod entry;
+pub mod hash;
+pub mod path;
 pub(crate) mod paths;
+pub mod place;
+pub(crate) mod read;
+pub(crate) mod scan;
+pub(crate) mod text;
 #[cfg(unix)]
 pub(crate) mod unix;
 
 pub use paths::PathFs;
 #[cfg(not(unix))]
 pub use paths::PathFs as RealFs;
+#[cfg(not(unix))]
+pub(crate) use paths::{has_local_clock, stat_of};
 #[cfg(unix)]
 pub use unix::UnixFs as RealFs;
+#[cfg(unix)]
+pub(crate) use unix::{has_local_clock, stat_of};
 
 /// What kind of thing a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
     File,
-    /// A directory.
     Directory,
     /// A symbolic link.
     Symlink,
@@ -40,7 +53,6 @@ pub enum FileKind {
 /// them as they were, except one made within the file system's clock tick of the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// What it is.
     pub kind: FileKind,
     /// Its permission bits: those of owner, group and others.
     pub mode: u16,
@@ -191,6 +203,39 @@ pub trait Fs: Send + Sync {
     fn space(&self, dir: &Self::Dir) -> io::Result<Space>;
 }
 
+/// A file system that is looked at in bulk: trees of sources, and the places of a plan.
+///
+/// Here [`stat`](Fs::stat) and [`read_link`](Fs::read_link) also take paths of several names.
+pub trait ScanFs: Fs + Default {
+    /// What `stat` says about an open directory.
+    fn dir_stat(&self, dir: &Self::Dir) -> io::Result<Stat>;
+    /// Which directory `path` below `dir` is, whose stat data are `stat`.
+    fn directory_id(&self, dir: &Self::Dir, path: &str, stat: &Stat) -> DirId;
+    /// Whether times on the file system of `dir` come from this machine's clock.
+    fn has_local_clock(&self, dir: &Self::Dir) -> bool;
+    /// The names in `dir`, with what they are.
+    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>>;
+    /// Opens the file at `path` below `dir` for reading, following no link.
+    fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File>;
+    /// Opens a file or directory for reading, following links.
+    fn open_any(&self, path: &Path) -> io::Result<(Opened<Self::Dir>, Stat)>;
+    /// Opens what is at `path` below `dir`, whose own path is `base`; links are followed as long as they stay below it.
+    ///
+    /// What leads outside is [`io::ErrorKind::CrossesDevices`].
+    fn open_beneath(&self, base: &Path, dir: &Self::Dir, path: &str)
+    -> io::Result<(Opened<Self::Dir>, Stat)>;
+}
+
+/// What was opened to be read.
+#[derive(Debug)]
+pub enum Opened<D> {
+    Directory(D),
+    /// A regular file.
+    File(File),
+    /// A socket, device or pipe.
+    Special,
+}
+
 /// Writes all of `bytes`.
 pub(crate) fn write_all<F: Fs>(fs: &F, file: &mut F::File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -202,34 +247,26 @@ pub(crate) fn write_all<F: Fs>(fs: &F, file: &mut F::File, mut bytes: &[u8]) -> 
     Ok(())
 }
 
-/// Writes to a file in pieces of a good size.
-pub(crate) struct Pieces<'a, F: Fs> {
-    fs: &'a F,
-    file: &'a mut F::File,
-    buffer: Vec<u8>,
+/// A file as something to write to. Wrap it in a buffer, and flush that: dropping it says nothing about errors.
+pub(crate) struct Writer<'a, F: Fs> {
+    pub(crate) fs: &'a F,
+    pub(crate) file: &'a mut F::File,
 }
 
-impl<'a, F: Fs> Pieces<'a, F> {
-    const BYTES: usize = 64 * 1024;
+impl<'a, F: Fs> Writer<'a, F> {
+    const BUFFER_BYTES: usize = 64 * 1024;
 
-    pub(crate) fn new(fs: &'a F, file: &'a mut F::File) -> Self {
-        Self { fs, file, buffer: Vec::new() }
+    pub(crate) fn buffered(fs: &'a F, file: &'a mut F::File) -> io::BufWriter<Self> {
+        io::BufWriter::with_capacity(Self::BUFFER_BYTES, Self { fs, file })
     }
 }
 
-impl<F: Fs> io::Write for Pieces<'_, F> {
+impl<F: Fs> io::Write for Writer<'_, F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= Self::BYTES {
-            self.flush()?;
-        }
-        Ok(bytes.len())
+        self.fs.write(self.file, bytes)
     }
 
-    /// Must be called at the end: dropping it says nothing about errors.
     fn flush(&mut self) -> io::Result<()> {
-        write_all(self.fs, self.file, &self.buffer)?;
-        self.buffer.clear();
         Ok(())
     }
 }
@@ -255,6 +292,15 @@ pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode
 /// Opens the directory at `path`, following links.
 pub(crate) fn open_path<F: Fs>(fs: &F, path: &Path) -> io::Result<F::Dir> {
     fs.open_root(&fs.canonical(path)?)
+}
+
+/// What is at `path`, with the directory it is in; links on the way are followed. Returns `None` if there is nothing.
+pub(crate) fn stat_path<F: Fs>(fs: &F, path: &Path) -> io::Result<Option<(F::Dir, Stat)>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Ok(None);
+    };
+    let Some(dir) = found(open_path(fs, parent))? else { return Ok(None) };
+    Ok(fs.stat(&dir, name)?.map(|stat| (dir, stat)))
 }
 
 /// Treats "not there" as an answer.

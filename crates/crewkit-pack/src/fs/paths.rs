@@ -3,15 +3,16 @@
 //! For systems without directory handles. It keeps the same promises except against somebody who swaps a directory for a
 //! link between a look and the change that follows it.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{DirId, EXCHANGE_SUFFIX, FileKind, Fs, Mode, Rename, Space, Stat};
-use crate::hash::Digest;
-use crate::path::RelPath;
+use super::{DirId, EXCHANGE_SUFFIX, FileKind, Fs, Mode, Opened, Rename, ScanFs, Space, Stat};
+use crate::fs::hash::Digest;
+use crate::fs::path::RelPath;
 
 /// The file system of the machine, by paths.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ impl PathFs {
 }
 
 /// What the standard library knows of a file. Device and number are not known, so no hash is ever remembered by them.
-pub(crate) fn stat_from(metadata: &Metadata) -> Stat {
+fn stat_from(metadata: &Metadata) -> Stat {
     let kind = if metadata.is_file() {
         FileKind::File
     } else if metadata.is_dir() {
@@ -40,6 +41,13 @@ pub(crate) fn stat_from(metadata: &Metadata) -> Stat {
     let modified = metadata.modified().map_or(0, nanoseconds);
     let mode = mode_of(metadata);
     Stat { kind, mode, device: 0, inode: 0, size: metadata.len(), modified, changed: modified }
+}
+
+/// The path has no links in it, so it stands for the directory where nothing better does.
+fn path_id(dir: &Path) -> DirId {
+    let path = Digest::of(dir.as_os_str().as_encoded_bytes());
+    let inode = path.as_bytes().iter().take(8).fold(0, |inode, byte| inode << 8 | u64::from(*byte));
+    DirId { device: 0, inode }
 }
 
 fn nanoseconds(time: SystemTime) -> i128 {
@@ -157,10 +165,7 @@ impl Fs for PathFs {
     }
 
     fn identity(&self, dir: &Self::Dir) -> io::Result<DirId> {
-        // The path has no links in it, so it stands for the directory where nothing better does.
-        let path = Digest::of(dir.as_os_str().as_encoded_bytes());
-        let inode = path.as_bytes().iter().take(8).fold(0, |inode, byte| inode << 8 | u64::from(*byte));
-        fs::metadata(dir).map(|metadata| DirId { device: stat_from(&metadata).device, inode })
+        fs::metadata(dir).map(|_| path_id(dir))
     }
 
     fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>> {
@@ -264,4 +269,66 @@ impl Fs for PathFs {
         // Not known; a disk that is full says so when it is written to.
         Ok(Space { available: u64::MAX, block: 4096, read_only: false })
     }
+}
+
+impl ScanFs for PathFs {
+    fn dir_stat(&self, dir: &Self::Dir) -> io::Result<Stat> {
+        Ok(stat_from(&fs::metadata(dir)?))
+    }
+
+    fn directory_id(&self, dir: &Self::Dir, path: &str, _: &Stat) -> DirId {
+        path_id(&dir.join(path))
+    }
+
+    /// Nothing is known about clocks, so nothing is remembered.
+    fn has_local_clock(&self, _: &Self::Dir) -> bool {
+        false
+    }
+
+    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>> {
+        let entry = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry?;
+            // It may vanish between the listing and the look.
+            let metadata = super::found(fs::symlink_metadata(entry.path()))?;
+            Ok(metadata.map(|metadata| (stat_from(&metadata).kind, entry.file_name())))
+        };
+        fs::read_dir(dir)?.map(entry).filter_map(io::Result::transpose).collect()
+    }
+
+    fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File> {
+        let path = RelPath::new(path).map_err(io::Error::other)?;
+        let parent = path.parent().map_or_else(|| Ok(dir.clone()), |parent| self.open_dir(dir, &parent))?;
+        regular(&parent.join(path.name()))
+    }
+
+    fn open_any(&self, path: &Path) -> io::Result<(Opened<Self::Dir>, Stat)> {
+        let stat = stat_from(&fs::metadata(path)?);
+        let opened = match stat.kind {
+            FileKind::Directory => Opened::Directory(path.into()),
+            FileKind::File => Opened::File(File::open(path)?),
+            FileKind::Symlink | FileKind::Special => Opened::Special,
+        };
+        Ok((opened, stat))
+    }
+
+    fn open_beneath(&self, base: &Path, _: &Self::Dir, path: &str) -> io::Result<(Opened<Self::Dir>, Stat)> {
+        let real = fs::canonicalize(base.join(path))?;
+        if real.starts_with(fs::canonicalize(base)?) {
+            self.open_any(&real)
+        } else {
+            Err(io::ErrorKind::CrossesDevices.into())
+        }
+    }
+}
+
+/// What is known about an open file.
+#[cfg(not(unix))]
+pub(crate) fn stat_of(file: &File) -> io::Result<Stat> {
+    Ok(stat_from(&file.metadata()?))
+}
+
+/// Nothing is known about clocks, so nothing is remembered.
+#[cfg(not(unix))]
+pub(crate) fn has_local_clock<T: ?Sized>(_: &T) -> bool {
+    false
 }

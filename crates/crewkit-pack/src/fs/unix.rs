@@ -1,7 +1,9 @@
 //! The real file system of Unix, through directory handles.
 
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{self as sys, AtFlags, FileType, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::{DirId, FileKind, Fs, Mode, Rename, Space, Stat};
-use crate::path::RelPath;
+use super::{DirId, FileKind, Fs, Mode, Opened, Rename, ScanFs, Space, Stat};
+use crate::fs::path::RelPath;
 
 /// The file system of the machine.
 ///
@@ -24,13 +26,20 @@ pub struct UnixFs {
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-const READ: OFlags = OFlags::RDONLY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY);
+/// A pipe in the place of a file must not keep anybody waiting.
+const READ_ANY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const READ: OFlags = READ_ANY.union(OFlags::NOFOLLOW);
 const CREATE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Which links are followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// Those that stay below the directory.
+    Beneath,
+    /// None.
+    Never,
+}
 
 impl UnixFs {
     /// One that behaves as on a kernel without `openat2` and the flags of `renameat2`.
@@ -38,40 +47,53 @@ impl UnixFs {
         Self { without_openat2: AtomicBool::new(true), without_rename_flags: AtomicBool::new(true) }
     }
 
-    /// Opens a directory following no link: the one at `path` below `dir`, or at an absolute path.
-    fn open_dir_by_kernel(dir: Option<&OwnedFd>, path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
+    /// Opens what is at `path`, below `dir` if there is one. Returns `None` if this kernel cannot make sure that it is
+    /// below, or that no link leads there.
+    fn open_by_kernel(
+        &self,
+        dir: Option<&OwnedFd>,
+        path: &Path,
+        flags: OFlags,
+        links: Links,
+    ) -> rustix::io::Result<Option<OwnedFd>> {
         #[cfg(target_os = "linux")]
-        {
+        if !self.without_openat2.load(Ordering::Relaxed) {
             use rustix::fs::ResolveFlags;
-            let mut resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-            if dir.is_some() {
-                resolve |= ResolveFlags::BENEATH;
-            }
+            let mut resolve = ResolveFlags::NO_MAGICLINKS;
+            resolve.set(ResolveFlags::BENEATH, dir.is_some());
+            resolve.set(ResolveFlags::NO_SYMLINKS, links == Links::Never);
             let dir = dir.map_or(sys::CWD, AsFd::as_fd);
-            // EAGAIN: a rename elsewhere kept the kernel from being sure; it asks for another try.
             for _ in 0..64 {
-                match retry_on_intr(|| sys::openat2(dir, path, DIRECTORY, sys::Mode::empty(), resolve)) {
+                match retry_on_intr(|| sys::openat2(dir, path, flags, sys::Mode::empty(), resolve)) {
+                    // A rename elsewhere kept the kernel from being sure; it asks for another try.
                     Err(Errno::AGAIN) => {}
-                    Err(Errno::NOSYS | Errno::PERM) => return Ok(None),
+                    Err(Errno::NOSYS | Errno::PERM) => {
+                        self.without_openat2.store(true, Ordering::Relaxed);
+                        break;
+                    }
                     opened => return opened.map(Some),
                 }
             }
         }
         #[cfg(not(target_os = "linux"))]
-        let _ = (dir, path);
+        let _ = (dir, path, flags, links);
         Ok(None)
     }
 
-    fn open_dir_by_steps(dir: &OwnedFd, path: &RelPath) -> rustix::io::Result<OwnedFd> {
-        let step = |dir: &OwnedFd, name: &str| {
-            retry_on_intr(|| sys::openat(dir, name, DIRECTORY | OFlags::NOFOLLOW, sys::Mode::empty()))
+    /// Opens what is at `path` below `dir`, following no link.
+    fn open_without_links(&self, dir: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let step = |dir: BorrowedFd<'_>, name: &str, flags: OFlags| {
+            retry_on_intr(|| sys::openat(dir, name, flags | OFlags::NOFOLLOW, sys::Mode::empty()))
         };
-        let mut components = path.components();
-        let mut current = step(dir, components.next().unwrap_or("."))?;
-        for component in components {
-            current = step(&current, component)?;
+        let Some((parent, name)) = path.rsplit_once('/') else { return step(dir.as_fd(), path, flags) };
+        if let Some(fd) = self.open_by_kernel(Some(dir), Path::new(path), flags, Links::Never)? {
+            return Ok(fd);
         }
-        Ok(current)
+        let mut above: Option<OwnedFd> = None;
+        for part in parent.split('/') {
+            above = Some(step(above.as_ref().map_or(dir.as_fd(), AsFd::as_fd), part, DIRECTORY)?);
+        }
+        step(above.as_ref().map_or(dir.as_fd(), AsFd::as_fd), name, flags)
     }
 
     /// Renames as well as can be done without the flags: look first, then rename.
@@ -111,26 +133,21 @@ fn not_a_directory(error: Errno) -> io::Error {
     if matches!(error, Errno::LOOP | Errno::XDEV) { Errno::NOTDIR.into() } else { error.into() }
 }
 
-fn regular(fd: OwnedFd) -> io::Result<UnixFile> {
+fn regular(fd: OwnedFd) -> io::Result<File> {
     let stat = sys::fstat(&fd)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("not a regular file"));
     }
-    Ok(UnixFile(fd))
+    Ok(fd.into())
 }
-
-/// An open file.
-#[derive(Debug)]
-pub struct UnixFile(OwnedFd);
 
 impl Fs for UnixFs {
     type Dir = Arc<OwnedFd>;
-    type File = UnixFile;
+    type File = File;
 
     fn open_root(&self, path: &Path) -> io::Result<Self::Dir> {
-        if !self.without_openat2.load(Ordering::Relaxed)
-            && let Some(dir) = Self::open_dir_by_kernel(None, path).map_err(not_a_directory)?
-        {
+        let opened = self.open_by_kernel(None, path, DIRECTORY, Links::Never).map_err(not_a_directory)?;
+        if let Some(dir) = opened {
             return Ok(Arc::new(dir));
         }
         let dir = retry_on_intr(|| sys::open(path, DIRECTORY, sys::Mode::empty()))?;
@@ -142,17 +159,12 @@ impl Fs for UnixFs {
     }
 
     fn open_dir(&self, dir: &Self::Dir, path: &RelPath) -> io::Result<Self::Dir> {
-        if !self.without_openat2.load(Ordering::Relaxed) {
-            match Self::open_dir_by_kernel(Some(dir), path.as_path()).map_err(not_a_directory)? {
-                Some(opened) => return Ok(Arc::new(opened)),
-                None => self.without_openat2.store(true, Ordering::Relaxed),
-            }
-        }
-        Ok(Arc::new(Self::open_dir_by_steps(dir, path).map_err(not_a_directory)?))
+        let opened = self.open_without_links(dir, path.as_str(), DIRECTORY);
+        opened.map(Arc::new).map_err(not_a_directory)
     }
 
     fn identity(&self, dir: &Self::Dir) -> io::Result<DirId> {
-        Ok(stat_from(&sys::fstat(dir)?).identity())
+        Ok(self.dir_stat(dir)?.identity())
     }
 
     fn stat(&self, dir: &Self::Dir, name: &str) -> io::Result<Option<Stat>> {
@@ -164,36 +176,26 @@ impl Fs for UnixFs {
     }
 
     fn list(&self, dir: &Self::Dir) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        // A handle of its own, because the position in a directory belongs to the handle.
-        let own = retry_on_intr(|| sys::openat(dir, ".", DIRECTORY, sys::Mode::empty()))?;
-        for entry in sys::Dir::new(own)? {
-            if let Ok(name) = entry?.file_name().to_str()
-                && !matches!(name, "." | "..")
-            {
-                names.push(name.to_owned());
-            }
-        }
-        Ok(names)
+        Ok(self.entries(dir)?.into_iter().filter_map(|(_, name)| name.into_string().ok()).collect())
     }
 
     fn read_link(&self, dir: &Self::Dir, name: &str) -> io::Result<Vec<u8>> {
         Ok(sys::readlinkat(dir, name, Vec::new())?.into_bytes())
     }
 
-    fn open(&self, dir: &Self::Dir, name: &str) -> io::Result<UnixFile> {
+    fn open(&self, dir: &Self::Dir, name: &str) -> io::Result<File> {
         regular(retry_on_intr(|| sys::openat(dir, name, READ, sys::Mode::empty()))?)
     }
 
-    fn open_source(&self, path: &Path) -> io::Result<UnixFile> {
+    fn open_source(&self, path: &Path) -> io::Result<File> {
         regular(retry_on_intr(|| sys::open(path, READ, sys::Mode::empty()))?)
     }
 
-    fn read_at(&self, file: &UnixFile, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(retry_on_intr(|| rustix::io::pread(&file.0, &mut *buffer, offset))?)
+    fn read_at(&self, file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::pread(file, &mut *buffer, offset))?)
     }
 
-    fn create(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<UnixFile> {
+    fn create(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<File> {
         let bits = sys::Mode::from_raw_mode(mode.bits().into());
         let file = retry_on_intr(|| sys::openat(dir, name, CREATE, bits))?;
         if let Mode::Exact(_) = mode {
@@ -203,15 +205,15 @@ impl Fs for UnixFs {
                 done => done?,
             }
         }
-        Ok(UnixFile(file))
+        Ok(file.into())
     }
 
-    fn write(&self, file: &mut UnixFile, bytes: &[u8]) -> io::Result<usize> {
-        Ok(retry_on_intr(|| rustix::io::write(&file.0, bytes))?)
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::write(&*file, bytes))?)
     }
 
     fn symlink(&self, dir: &Self::Dir, name: &str, text: &[u8]) -> io::Result<()> {
-        Ok(retry_on_intr(|| sys::symlinkat(std::ffi::OsStr::from_bytes(text), dir, name))?)
+        Ok(retry_on_intr(|| sys::symlinkat(OsStr::from_bytes(text), dir, name))?)
     }
 
     fn create_dir(&self, dir: &Self::Dir, name: &str, mode: Mode) -> io::Result<()> {
@@ -253,8 +255,8 @@ impl Fs for UnixFs {
         Ok(retry_on_intr(|| sys::unlinkat(dir, name, AtFlags::REMOVEDIR))?)
     }
 
-    fn sync_file(&self, file: &UnixFile) -> io::Result<()> {
-        Ok(retry_on_intr(|| sys::fsync(&file.0))?)
+    fn sync_file(&self, file: &File) -> io::Result<()> {
+        Ok(retry_on_intr(|| sys::fsync(file))?)
     }
 
     fn sync_dir(&self, dir: &Self::Dir) -> io::Result<()> {
@@ -282,13 +284,102 @@ impl Fs for UnixFs {
     }
 }
 
-/// What a mode says a thing is.
-pub(crate) fn kind_of(mode: sys::RawMode) -> FileKind {
-    kind_from(FileType::from_raw_mode(mode))
+impl ScanFs for UnixFs {
+    fn dir_stat(&self, dir: &Self::Dir) -> io::Result<Stat> {
+        stat_of(dir)
+    }
+
+    fn directory_id(&self, _: &Self::Dir, _: &str, stat: &Stat) -> DirId {
+        stat.identity()
+    }
+
+    fn has_local_clock(&self, dir: &Self::Dir) -> bool {
+        has_local_clock(dir)
+    }
+
+    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>> {
+        // A handle of its own, because the position in a directory belongs to the handle.
+        let mut own = sys::Dir::new(retry_on_intr(|| sys::openat(dir, ".", DIRECTORY, sys::Mode::empty()))?)?;
+        let mut entries = Vec::new();
+        while let Some(entry) = own.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => match sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => kind_from(FileType::from_raw_mode(stat.st_mode)),
+                    // It vanished between the listing and the look.
+                    Err(Errno::NOENT) => continue,
+                    Err(error) => return Err(error.into()),
+                },
+                known => kind_from(known),
+            };
+            entries.push((kind, OsStr::from_bytes(name.to_bytes()).to_owned()));
+        }
+        Ok(entries)
+    }
+
+    fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File> {
+        Ok(self.open_without_links(dir, path, READ)?.into())
+    }
+
+    fn open_any(&self, path: &Path) -> io::Result<(Opened<Self::Dir>, Stat)> {
+        opened(retry_on_intr(|| sys::open(path, READ_ANY, sys::Mode::empty()))?)
+    }
+
+    fn open_beneath(
+        &self,
+        base: &Path,
+        dir: &Self::Dir,
+        path: &str,
+    ) -> io::Result<(Opened<Self::Dir>, Stat)> {
+        let path = Path::new(if path.is_empty() { "." } else { path });
+        if let Some(fd) = self.open_by_kernel(Some(dir), path, READ_ANY, Links::Beneath)? {
+            return opened(fd);
+        }
+        let real = std::fs::canonicalize(base.join(path))?;
+        if real.starts_with(std::fs::canonicalize(base)?) {
+            self.open_any(&real)
+        } else {
+            Err(Errno::XDEV.into())
+        }
+    }
 }
 
-/// What a listing says a thing is.
-pub(crate) fn kind_from(kind: FileType) -> FileKind {
+fn opened(fd: OwnedFd) -> io::Result<(Opened<Arc<OwnedFd>>, Stat)> {
+    let stat = stat_of(&fd)?;
+    let opened = match stat.kind {
+        FileKind::Directory => Opened::Directory(Arc::new(fd)),
+        FileKind::File => Opened::File(fd.into()),
+        FileKind::Symlink | FileKind::Special => Opened::Special,
+    };
+    Ok((opened, stat))
+}
+
+/// What `stat` says about an open file.
+pub(crate) fn stat_of(file: impl AsFd) -> io::Result<Stat> {
+    Ok(stat_from(&sys::fstat(file)?))
+}
+
+/// Whether times on the file system of `file` come from this machine's clock.
+#[cfg(target_os = "linux")]
+pub(crate) fn has_local_clock(file: impl AsFd) -> bool {
+    // Magic numbers of statfs(2): ext2/3/4, XFS, Btrfs, tmpfs, overlayfs, F2FS, bcachefs, ZFS.
+    const LOCAL: [i64; 8] =
+        [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0xF2F5_2010, 0xCA45_1A4E, 0x2FC1_2FC1];
+    #[expect(clippy::unnecessary_cast, reason = "the type of the field differs between platforms")]
+    sys::fstatfs(file).is_ok_and(|found| LOCAL.contains(&(found.f_type as i64)))
+}
+
+/// Elsewhere nothing is known, so nothing is remembered.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn has_local_clock(_file: impl AsFd) -> bool {
+    false
+}
+
+fn kind_from(kind: FileType) -> FileKind {
     match kind {
         FileType::RegularFile => FileKind::File,
         FileType::Directory => FileKind::Directory,
@@ -299,10 +390,10 @@ pub(crate) fn kind_from(kind: FileType) -> FileKind {
 
 /// What the system says of a file, in our terms.
 #[expect(clippy::unnecessary_cast, reason = "the types of the fields differ between platforms")]
-pub(crate) fn stat_from(stat: &sys::Stat) -> Stat {
+fn stat_from(stat: &sys::Stat) -> Stat {
     let nanoseconds = |seconds: i128, rest: i128| seconds * 1_000_000_000 + rest;
     Stat {
-        kind: kind_of(stat.st_mode),
+        kind: kind_from(FileType::from_raw_mode(stat.st_mode)),
         mode: (stat.st_mode & 0o777) as u16,
         device: stat.st_dev as u64,
         inode: stat.st_ino,

@@ -6,13 +6,13 @@ use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
 
 use super::Overlay;
+use crate::config::lockfile::FileRecord;
 use crate::error::{PackError, Result};
-use crate::hash::Digest;
-use crate::lockfile::FileRecord;
-use crate::path::RelPath;
-use crate::read::{self, ReadError};
+use crate::fs::hash::Digest;
+use crate::fs::path::RelPath;
+use crate::fs::read::{self, ReadError};
 use crate::source::git::Commit;
-use crate::tree::{METADATA_DIR, TreeFile, digest_of};
+use crate::source::tree::{METADATA_DIR, TreeFile, digest_of};
 
 /// The content of `baseline.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,6 @@ pub struct Baseline {
 pub enum Origin {
     /// In the history of the config repo.
     LocalPath {
-        /// Path in the repo.
         repo_rel_path: String,
         /// Commit of the repo; nothing when it has none.
         repo_git_rev: Option<String>,
@@ -49,7 +48,6 @@ pub enum Origin {
     Git {
         /// Address.
         url: String,
-        /// Commit.
         commit: Commit,
         /// Directory or file in it.
         #[serde(default)]
@@ -60,13 +58,11 @@ pub enum Origin {
 impl Baseline {
     /// The baseline of these upstream files.
     pub fn of(files: &[TreeFile], upstream: Option<Origin>, created_at: String) -> Self {
-        let record =
-            |file: &TreeFile| FileRecord { path: file.path.clone(), sha256: file.sha256, bytes: file.bytes };
         Self {
             version: 2,
             created_at,
             upstream_sha256: digest_of(files),
-            file_manifest: files.iter().map(record).collect(),
+            file_manifest: files.iter().map(FileRecord::from).collect(),
             upstream,
         }
     }
@@ -109,7 +105,7 @@ impl Baseline {
 }
 
 /// What to tell about an overlay whose upstream has moved on since it was made.
-pub fn drift_warnings(
+pub(crate) fn drift_warnings(
     overlay: &Overlay,
     touched: &[RelPath],
     upstream: &[TreeFile],

@@ -2,24 +2,24 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crewkit_core::{Code, Limits};
 use serde_json::json;
 
 use super::baseline::{Baseline, Origin};
 use super::{Kind, Overlay, kind_path, patches_dir, read_kind};
-use crate::atomic;
+use crate::config::manifest::{Module, SourceRef};
 use crate::env::Env;
 use crate::error::{PackError, Result};
-use crate::manifest::{Module, SourceRef};
+use crate::fs::atomic;
 use crate::source::resolve::Checkout;
+use crate::source::tree::{self, METADATA_DIR, TreeFile};
 use crate::source::{LocalPlace, process};
-use crate::tree::{self, METADATA_DIR, TreeFile};
 
 /// Which upstream files a new overlay starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub(crate) enum Start {
     /// All of them.
     Full,
     /// None.
@@ -30,14 +30,12 @@ pub enum Start {
 
 /// What is to be created.
 #[derive(Debug)]
-pub struct Plan<'a> {
-    /// The overlay.
+pub(crate) struct Plan<'a> {
     pub overlay: &'a Overlay,
     /// How it changes its module; nothing keeps what an existing one says.
     pub kind: Option<Kind>,
     /// Which files it starts with.
     pub start: Start,
-    /// The module.
     pub module: &'a Module,
     /// The module's upstream files.
     pub upstream: &'a [TreeFile],
@@ -47,7 +45,7 @@ pub struct Plan<'a> {
 
 /// What was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Created {
+pub(crate) struct Created {
     /// Whether the overlay is new.
     pub created: bool,
     /// How it changes its module.
@@ -55,7 +53,7 @@ pub struct Created {
 }
 
 /// Says what would be created without creating it.
-pub fn look(plan: &Plan<'_>, limits: &Limits) -> Result<Created> {
+pub(crate) fn look(plan: &Plan<'_>, limits: &Limits) -> Result<Created> {
     let dir = &plan.overlay.dir;
     if !dir.exists() {
         return Ok(Created { created: true, kind: plan.kind.unwrap_or(Kind::Dir) });
@@ -76,11 +74,11 @@ pub fn look(plan: &Plan<'_>, limits: &Limits) -> Result<Created> {
 }
 
 /// Creates what is missing. A new overlay appears whole or not at all.
-pub fn create(plan: &Plan<'_>, limits: &Limits) -> Result<Created> {
+pub(crate) fn create(plan: &Plan<'_>, limits: &Limits) -> Result<Created> {
     let created = look(plan, limits)?;
     let dir = &plan.overlay.dir;
     if created.created {
-        let staged = staged_name(dir)?;
+        let staged = atomic::staged_name(dir).map_err(|error| PackError::io("create overlay", dir, error))?;
         let outcome = fill(&staged, plan, created.kind).and_then(|()| {
             fs::rename(&staged, dir).map_err(|error| PackError::io("create overlay", dir, error))
         });
@@ -92,14 +90,6 @@ pub fn create(plan: &Plan<'_>, limits: &Limits) -> Result<Created> {
         fill(dir, plan, created.kind)?;
     }
     Ok(created)
-}
-
-fn staged_name(dir: &Path) -> Result<PathBuf> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random)
-        .map_err(|error| PackError::io("create overlay", dir, io::Error::other(error)))?;
-    let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    Ok(dir.with_file_name(format!(".{name}.{:016x}.tmp", u64::from_le_bytes(random))))
 }
 
 fn fill(dir: &Path, plan: &Plan<'_>, kind: Kind) -> Result<()> {
@@ -147,7 +137,7 @@ fn fill(dir: &Path, plan: &Plan<'_>, kind: Kind) -> Result<()> {
 }
 
 /// Where the present upstream of a module can be found again later.
-pub fn origin(env: &Env, repo: &Path, module: &Module, checkout: Option<&Checkout>) -> Option<Origin> {
+pub(crate) fn origin(env: &Env, repo: &Path, module: &Module, checkout: Option<&Checkout>) -> Option<Origin> {
     match (module.source.get()?, checkout) {
         (SourceRef::Git(_), Some(checkout)) => Some(Origin::Git {
             url: checkout.source.url.clone(),

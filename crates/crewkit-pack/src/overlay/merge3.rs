@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use similar::DiffOp;
 
-use crate::text_diff::{comparison, lines};
+use crate::plan::text_diff::{comparison, lines};
 
 /// A merged text.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,28 +10,25 @@ use std::path::{Path, PathBuf};
 use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
 
+use crate::config::ids;
+use crate::config::manifest::Module;
 use crate::error::{PackError, Result};
-use crate::fs::{Fs as _, RealFs, open_path};
-use crate::hash_cache::HashCache;
-use crate::ids;
-use crate::manifest::Module;
-use crate::path::RelPath;
-use crate::read::{self, ReadError};
-use crate::scan;
-use crate::tree::{self, Layer, METADATA_DIR, TreeFile};
+use crate::fs::path::RelPath;
+use crate::fs::read::{self, ReadError};
+use crate::fs::{Fs as _, RealFs, ScanFs as _, open_path};
+use crate::observe::hash_cache::HashCache;
+use crate::source::tree::{self, Layer, Links, METADATA_DIR, TreeFile};
 
-pub mod baseline;
-pub mod edit;
+pub(crate) mod baseline;
+pub(crate) mod edit;
 pub mod merge3;
 pub mod patch;
 pub mod rebase;
 
 /// Which machine and project overlays are looked up for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Whose {
-    /// The machine's id.
+pub struct OverlayOwner {
     pub machine_id: String,
-    /// The project's id.
     pub project_id: String,
 }
 
@@ -56,12 +53,12 @@ impl Kind {
 }
 
 /// The directory in which all overlays of a layer lie; nothing for the upstream, which is not an overlay.
-pub fn base_dir(repo: &Path, layer: Layer, whose: &Whose) -> Option<PathBuf> {
+pub fn base_dir(repo: &Path, layer: Layer, owner: &OverlayOwner) -> Option<PathBuf> {
     match layer {
         Layer::Upstream => None,
         Layer::Global => Some(repo.join("overlays")),
-        Layer::Machine => Some(repo.join("overlays/machines").join(&whose.machine_id)),
-        Layer::Project => Some(repo.join("projects").join(&whose.project_id).join("overlays")),
+        Layer::Machine => Some(repo.join("overlays/machines").join(&owner.machine_id)),
+        Layer::Project => Some(repo.join("projects").join(&owner.project_id).join("overlays")),
     }
 }
 
@@ -76,8 +73,8 @@ fn names(module_id: &str) -> Vec<String> {
 }
 
 /// Where the overlay of a module is or would be created.
-pub fn dir_of(repo: &Path, layer: Layer, whose: &Whose, module_id: &str) -> Option<PathBuf> {
-    let base = base_dir(repo, layer, whose)?;
+pub fn dir_of(repo: &Path, layer: Layer, owner: &OverlayOwner, module_id: &str) -> Option<PathBuf> {
+    let base = base_dir(repo, layer, owner)?;
     let existing = names(module_id).into_iter().map(|name| base.join(name)).find(|path| path.is_dir());
     Some(existing.unwrap_or_else(|| base.join(ids::fs_key(module_id))))
 }
@@ -85,7 +82,6 @@ pub fn dir_of(repo: &Path, layer: Layer, whose: &Whose, module_id: &str) -> Opti
 /// One overlay of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlay {
-    /// Its layer.
     pub layer: Layer,
     /// Its directory.
     pub dir: PathBuf,
@@ -100,15 +96,15 @@ pub struct Overlays {
 impl Overlays {
     /// Lists the overlays in `repo`; `project_id` is computed only when the repo has project overlays at all.
     pub fn list(repo: &Path, machine_id: &str, project_id: impl FnOnce() -> String) -> Result<Self> {
-        let mut whose = Whose { machine_id: machine_id.to_owned(), project_id: String::new() };
+        let mut owner = OverlayOwner { machine_id: machine_id.to_owned(), project_id: String::new() };
         let mut layers = vec![Layer::Global, Layer::Machine];
         if repo.join("projects").is_dir() {
-            whose.project_id = project_id();
+            owner.project_id = project_id();
             layers.push(Layer::Project);
         }
         let mut bases = Vec::new();
         for layer in layers {
-            let Some(base) = base_dir(repo, layer, &whose) else { continue };
+            let Some(base) = base_dir(repo, layer, &owner) else { continue };
             let disk = RealFs::default();
             let names = match open_path(&disk, &base).and_then(|dir| disk.list(&dir)) {
                 Ok(names) => names.into_iter().collect(),
@@ -160,9 +156,9 @@ pub fn read_contents(
     limits: &Limits,
     cache: &HashCache,
 ) -> Result<Contents> {
-    let (fd, stat) =
-        scan::open_any(&overlay.dir).map_err(|error| PackError::io("open overlay", &overlay.dir, error))?;
-    let listed = tree::list(fd, &stat, &overlay.dir, overlay.layer, limits, cache)?;
+    let opened = RealFs::default().open_any(&overlay.dir);
+    let opened = opened.map_err(|error| PackError::io("open overlay", &overlay.dir, error))?;
+    let listed = tree::list(opened, &overlay.dir, overlay.layer, Links::Follow, limits, cache)?;
     let kind = read_kind(&overlay.dir, limits)?;
     let prefix = format!("{METADATA_DIR}/patches/");
     let mut patches = BTreeMap::new();

@@ -3,7 +3,7 @@
 //! Applying is strict in what lines must be and lenient in where they are: a hunk is looked for around its line, and
 //! must fit exactly.
 
-use crate::text_diff;
+use crate::plan::text_diff;
 
 /// A patch of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,20 +10,19 @@ use std::path::{Path, PathBuf};
 
 use crewkit_core::{Code, Limits};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::baseline::{Baseline, Origin};
 use super::merge3::{self, Names};
 use super::{Contents, Kind, Overlay, patch, patches_dir};
-use crate::atomic;
 use crate::env::Env;
 use crate::error::{PackError, Result};
-use crate::hash::Digest;
-use crate::hash_cache::HashCache;
-use crate::path::RelPath;
-use crate::read;
+use crate::fs::atomic;
+use crate::fs::hash::Digest;
+use crate::fs::path::RelPath;
+use crate::fs::read;
+use crate::observe::hash_cache::HashCache;
+use crate::source::tree::{METADATA_DIR, TreeFile};
 use crate::source::{process, resolve};
-use crate::tree::{METADATA_DIR, TreeFile};
 
 /// What becomes of one file of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,9 +97,7 @@ pub struct Rebase<'a> {
     pub cache: &'a HashCache,
     /// The config repo.
     pub repo: &'a Path,
-    /// The module's id.
     pub module_id: &'a str,
-    /// The overlay.
     pub overlay: &'a Overlay,
     /// What it contains.
     pub contents: &'a Contents,
@@ -116,31 +113,44 @@ pub struct Rebase<'a> {
     pub dry_run: bool,
 }
 
-/// What a rebase did.
-#[derive(Debug, Default)]
+/// What became of the files of an overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Report {
-    updated: Vec<String>,
-    deleted: Vec<String>,
-    skipped: Vec<String>,
-    conflicts: Vec<String>,
+    /// Files that both sides changed.
+    pub conflicts: Vec<String>,
+    /// Files that were removed from the overlay.
+    pub deleted: Vec<String>,
+    /// Files that stayed as they were.
+    pub skipped: Vec<String>,
+    /// How many there are of each.
+    pub summary: Summary,
+    /// Files that were written.
+    pub updated: Vec<String>,
+}
+
+/// How many files of an overlay were rebased, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Summary {
+    /// Files that both sides changed.
+    pub conflict_files: usize,
+    /// Files that were removed from the overlay.
+    pub deleted_files: usize,
+    /// All of them.
+    pub processed_files: usize,
+    /// Files that stayed as they were.
+    pub skipped_files: usize,
+    /// Files that were written.
+    pub updated_files: usize,
 }
 
 impl Report {
-    /// The JSON form.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "updated": self.updated,
-            "deleted": self.deleted,
-            "skipped": self.skipped,
-            "conflicts": self.conflicts,
-            "summary": {
-                "processed_files": self.updated.len() + self.deleted.len() + self.skipped.len() + self.conflicts.len(),
-                "updated_files": self.updated.len(),
-                "deleted_files": self.deleted.len(),
-                "skipped_files": self.skipped.len(),
-                "conflict_files": self.conflicts.len(),
-            },
-        })
+    fn counted(mut self) -> Self {
+        let [conflict_files, deleted_files, skipped_files, updated_files] =
+            [&self.conflicts, &self.deleted, &self.skipped, &self.updated].map(Vec::len);
+        let processed_files = conflict_files + deleted_files + skipped_files + updated_files;
+        self.summary =
+            Summary { conflict_files, deleted_files, processed_files, skipped_files, updated_files };
+        self
     }
 }
 
@@ -208,6 +218,7 @@ impl Rebase<'_> {
                 }
             }
         }
+        let report = report.counted();
         if self.dry_run {
             return Ok(report);
         }
@@ -325,7 +336,7 @@ impl Rebase<'_> {
                 self.content_in_history(revision, repo_rel_path, path).map_err(unsupported)?
             }
             Some(Origin::Git { url, commit, subdir }) => {
-                let source = crate::manifest::Git {
+                let source = crate::config::manifest::Git {
                     url: url.clone(),
                     reference: commit.to_string(),
                     subdir: subdir.clone(),

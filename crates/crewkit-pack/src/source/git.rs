@@ -11,7 +11,7 @@ use super::Refused;
 const SCHEMES: [&str; 5] = ["https", "http", "ssh", "git", "file"];
 
 /// Checks an address: a plain scheme, `user@host:path`, or a local path.
-pub fn check_url(url: &str) -> Result<(), Refused> {
+pub(crate) fn check_url(url: &str) -> Result<(), Refused> {
     let refuse = |why: &str| Err(Refused(format!("git url `{}` {why}", shown_url(url))));
     if url.trim().is_empty() {
         return Err(Refused("git url is empty".to_owned()));
@@ -50,7 +50,7 @@ pub fn check_url(url: &str) -> Result<(), Refused> {
 }
 
 /// Checks a branch, tag or commit.
-pub fn check_ref(name: &str) -> Result<(), Refused> {
+pub(crate) fn check_ref(name: &str) -> Result<(), Refused> {
     let refuse = |why: &str| Err(Refused(format!("git ref `{name}` {why}")));
     if name.is_empty() {
         return Err(Refused("git ref is empty".to_owned()));
@@ -74,7 +74,7 @@ pub fn check_ref(name: &str) -> Result<(), Refused> {
 }
 
 /// The address with a password replaced; for messages.
-pub fn shown_url(url: &str) -> String {
+pub(crate) fn shown_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
@@ -135,7 +135,7 @@ impl<'de> Deserialize<'de> for Commit {
 }
 
 /// Picks the commit of `name` from the lines of `git ls-remote`: a peeled tag, else a branch, else a tag.
-pub fn pick(listing: &str, name: &str) -> Option<Commit> {
+pub(crate) fn pick(listing: &str, name: &str) -> Option<Commit> {
     let find = |wanted: &str| {
         listing.lines().find_map(|line| {
             let (commit, found) = line.split_once('\t')?;

@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 
 use crewkit_core::Code;
 
+use crate::config::manifest::{Git, LocalPath, Module};
 use crate::error::{PackError, Result};
-use crate::fs::Stat;
-use crate::manifest::{Git, LocalPath, Module};
-use crate::scan::{self, Base, Opened};
+use crate::fs::scan::Base;
+use crate::fs::{Fs, Opened, RealFs, ScanFs as _, Stat};
 
-pub mod git;
-pub mod process;
-pub mod resolve;
-pub mod spec;
+pub(crate) mod git;
+pub(crate) mod materialize;
+pub mod module;
+pub(crate) mod process;
+pub(crate) mod resolve;
+pub(crate) mod spec;
+pub(crate) mod tree;
 
 /// A way to write a source that is not accepted, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -84,35 +87,26 @@ impl LocalPlace {
 }
 
 /// The upstream of a module, open for listing.
-#[derive(Debug)]
-pub struct Upstream {
-    /// The open file or directory.
-    pub fd: Opened,
-    /// What it is.
-    pub stat: Stat,
-    /// The path it can be opened by again.
-    pub base: PathBuf,
-}
+pub(crate) type Upstream = (Opened<<RealFs as Fs>::Dir>, Stat);
 
-/// Opens a local source.
-pub(crate) fn open_local(module: &Module, local: &LocalPath, repo: &Base<'_>) -> Result<Upstream> {
+/// Opens a local source; also returns the path it can be opened by again.
+pub(crate) fn open_local(module: &Module, local: &LocalPath, repo: &Base<'_>) -> Result<(Upstream, PathBuf)> {
     let place = LocalPlace::parse(&local.path).map_err(|why| refused(&module.id, &why))?;
     let base = place.path(repo.path());
     let opened = match &place {
         LocalPlace::InRepo(path) => repo.open_beneath(path),
-        LocalPlace::Absolute(path) => scan::open_any(path),
+        LocalPlace::Absolute(path) => RealFs::default().open_any(path),
     };
-    let (fd, stat) = opened.map_err(|error| not_opened(module, &base, error))?;
-    Ok(Upstream { fd, stat, base })
+    Ok((opened.map_err(|error| not_opened(module, &base, error))?, base))
 }
 
-/// Opens the part of a checkout that is the module.
-pub fn open_in_checkout(module: &Module, git: &Git, checkout: &Path) -> Result<Upstream> {
+/// Opens the part of a checkout that is the module; also returns the path it can be opened by again.
+pub(crate) fn open_in_checkout(module: &Module, git: &Git, checkout: &Path) -> Result<(Upstream, PathBuf)> {
     let subdir = normalized_subdir(&git.subdir).map_err(|why| refused(&module.id, &why))?;
     let base = if subdir.is_empty() { checkout.to_owned() } else { checkout.join(&subdir) };
-    let opened = Base::open(checkout).and_then(|checkout| checkout.open_beneath(&subdir));
-    let (fd, stat) = opened.map_err(|error| not_opened(module, &base, error))?;
-    Ok(Upstream { fd, stat, base })
+    let opened = Base::open(RealFs::default(), checkout);
+    let opened = opened.and_then(|checkout| checkout.open_beneath(&subdir));
+    Ok((opened.map_err(|error| not_opened(module, &base, error))?, base))
 }
 
 fn not_opened(module: &Module, base: &Path, error: io::Error) -> PackError {

@@ -26,7 +26,7 @@ const TRANSPORTS: &str = "https:http:ssh:git:file";
 
 /// What git printed.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     /// Whether it ended well.
     pub ok: bool,
     /// Its exit code, when it was not ended by a signal.
@@ -38,7 +38,7 @@ pub struct Output {
 }
 
 /// Runs git in `dir` and returns what it printed, whether or not it ended well.
-pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output> {
+pub(crate) fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output> {
     let args: Vec<OsString> = args.iter().map(|arg| arg.as_ref().to_owned()).collect();
     let mut command = Command::new(&env.git);
     command
@@ -83,7 +83,7 @@ pub fn run<S: AsRef<OsStr>>(env: &Env, dir: &Path, args: &[S]) -> Result<Output>
             }
             Ok(None) if !env.progress.wanted() => {
                 end(&mut child);
-                env.go_on()?;
+                env.check_cancelled()?;
             }
             Ok(None) => {
                 thread::sleep(pause);
@@ -113,7 +113,7 @@ fn end(child: &mut Child) {
 }
 
 /// Runs git and makes an error of a bad end; `doing` says what for.
-pub fn require<S: AsRef<OsStr>>(env: &Env, dir: &Path, doing: &str, args: &[S]) -> Result<Vec<u8>> {
+pub(crate) fn require<S: AsRef<OsStr>>(env: &Env, dir: &Path, doing: &str, args: &[S]) -> Result<Vec<u8>> {
     let output = run(env, dir, args)?;
     if output.ok {
         return Ok(output.stdout);

@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 
 use super::git::{self, Commit};
 use super::{process, refused};
-use crate::atomic;
+use crate::config::lockfile::{ById, FileRecord};
+use crate::config::manifest::{Git, Module, SourceRef};
 use crate::env::Env;
 use crate::error::{PackError, Result};
-use crate::hash::Digest;
-use crate::hash_cache::HashCache;
-use crate::lockfile::{ById, FileRecord};
-use crate::manifest::{Git, Module, SourceRef};
+use crate::fs::atomic;
+use crate::fs::hash::Digest;
+use crate::fs::path::RelPath;
+use crate::fs::{RealFs, ScanFs as _};
+use crate::observe::hash_cache::HashCache;
 use crate::parallel;
-use crate::path::RelPath;
-use crate::scan;
-use crate::tree::{self, Layer, TreeFile};
+use crate::source::tree::{self, Layer, Links, TreeFile};
 
 /// A git module's checkout, and what its content is checked against before use.
 #[derive(Debug, Clone)]
-pub struct Checkout {
+pub(crate) struct Checkout {
     /// Where the whole repository is checked out.
     pub path: PathBuf,
     /// What is used: the manifest's source, or the lockfile's where that differs.
@@ -38,7 +38,7 @@ pub struct Checkout {
 
 /// What the content of a checkout is checked against.
 #[derive(Debug, Clone)]
-pub enum Expected {
+pub(crate) enum Expected {
     /// The module's hash in the lockfile.
     Locked(Digest),
     /// The record made when it was fetched.
@@ -47,7 +47,7 @@ pub enum Expected {
 
 /// What getting at checkouts needs to know.
 #[derive(Debug, Clone, Copy)]
-pub struct Access<'a> {
+pub(crate) struct Access<'a> {
     /// The surroundings.
     pub env: &'a Env,
     /// Hashes of files seen before.
@@ -59,7 +59,7 @@ pub struct Access<'a> {
 /// Makes the checkouts of all git modules in `modules` available, by module id.
 ///
 /// Locked modules get the locked commit, others what their ref names now.
-pub fn prepare(
+pub(crate) fn prepare(
     access: Access<'_>,
     modules: &[&Module],
     locked: &ById<'_>,
@@ -106,7 +106,8 @@ pub fn prepare(
     let done = AtomicUsize::new(0);
     let threads = usize::try_from(env.limits.pack_git_parallel).unwrap_or(1).max(1);
     let outcomes = parallel::map_on(threads, &jobs, |(key, source)| {
-        let outcome = env.go_on().and_then(|()| ensure(access, source, &key.1, recorded.contains(key)));
+        let outcome =
+            env.check_cancelled().and_then(|()| ensure(access, source, &key.1, recorded.contains(key)));
         env.progress.at("fetch", done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
         outcome
     });
@@ -136,7 +137,7 @@ pub fn prepare(
 }
 
 /// Refuses a git source that could do anything but name a place.
-pub fn check(module_id: &str, source: &Git) -> Result<()> {
+pub(crate) fn check(module_id: &str, source: &Git) -> Result<()> {
     git::check_url(&source.url)
         .and_then(|()| git::check_ref(&source.reference))
         .and_then(|()| super::normalized_subdir(&source.subdir).map(drop))
@@ -144,7 +145,7 @@ pub fn check(module_id: &str, source: &Git) -> Result<()> {
 }
 
 /// The commits the refs of `sources` name now; one question per repository.
-pub fn resolve(env: &Env, sources: &[&Git]) -> Result<HashMap<(String, String), Commit>> {
+pub(crate) fn resolve(env: &Env, sources: &[&Git]) -> Result<HashMap<(String, String), Commit>> {
     let mut commits = HashMap::new();
     let mut questions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for source in sources {
@@ -187,7 +188,7 @@ pub fn resolve(env: &Env, sources: &[&Git]) -> Result<HashMap<(String, String), 
 }
 
 /// Where a commit is checked out.
-pub fn checkout_path(env: &Env, url: &str, commit: &Commit) -> PathBuf {
+pub(crate) fn checkout_path(env: &Env, url: &str, commit: &Commit) -> PathBuf {
     env.git_cache().join(Digest::of(url.as_bytes()).to_string()).join(commit.as_str())
 }
 
@@ -230,7 +231,7 @@ fn ensure(
 }
 
 /// Fetches a commit into the cache, replacing what is there.
-pub fn fetch(env: &Env, source: &Git, commit: &Commit, cache: &HashCache) -> Result<Record> {
+pub(crate) fn fetch(env: &Env, source: &Git, commit: &Commit, cache: &HashCache) -> Result<Record> {
     let path = checkout_path(env, &source.url, commit);
     let parent = path.parent().unwrap_or(&path).to_owned();
     let fail = |path: &Path| {
@@ -238,20 +239,14 @@ pub fn fetch(env: &Env, source: &Git, commit: &Commit, cache: &HashCache) -> Res
         move |error: io::Error| PackError::io("prepare the checkout", &path, error)
     };
     fs::create_dir_all(&parent).map_err(fail(&parent))?;
-    let staged = Staged(scratch_name(&path).map_err(fail(&path))?);
+    let staged = Staged(atomic::staged_name(&path).map_err(fail(&path))?);
     clone(env, source, commit, &staged.0)?;
     let files = list_checkout(env, &staged.0, cache)?;
     let record: Record = files.iter().map(|file| (file.path.clone(), file.sha256)).collect();
-    let document = RecordFile {
-        version: 1,
-        files: files
-            .into_iter()
-            .map(|file| FileRecord { path: file.path, sha256: file.sha256, bytes: file.bytes })
-            .collect(),
-    };
+    let document = RecordFile { version: 1, files: files.iter().map(FileRecord::from).collect() };
     let bytes = serde_json::to_vec(&document).map_err(|error| PackError::bug(error.to_string()))?;
     if path.exists() {
-        let old = Staged(scratch_name(&path).map_err(fail(&path))?);
+        let old = Staged(atomic::staged_name(&path).map_err(fail(&path))?);
         fs::rename(&path, &old.0).map_err(fail(&path))?;
     }
     atomic::write(&record_path(&path), &bytes)?;
@@ -270,13 +265,6 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-fn scratch_name(path: &Path) -> io::Result<PathBuf> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(path.with_file_name(format!("{name}.{:016x}.tmp", u64::from_le_bytes(random))))
 }
 
 /// Puts exactly `commit` into the new directory `into`: alone when that is allowed and enough, else with history.
@@ -335,12 +323,12 @@ fn read_record(checkout: &Path) -> Option<Record> {
 
 /// Everything in a checkout. Links that leave it are refused only where a module has them, so here they are skipped.
 fn list_checkout(env: &Env, path: &Path, cache: &HashCache) -> Result<Vec<TreeFile>> {
-    let (fd, stat) = scan::open_any(path).map_err(|error| PackError::io("open", path, error))?;
-    tree::list_without_links(fd, &stat, path, Layer::Upstream, &env.limits, cache)
+    let opened = RealFs::default().open_any(path).map_err(|error| PackError::io("open", path, error))?;
+    tree::list(opened, path, Layer::Upstream, Links::Ignore, &env.limits, cache)
 }
 
 /// Checks the files of a module against what its checkout must contain.
-pub fn verify(module: &Module, checkout: &Checkout, files: &[TreeFile]) -> Result<()> {
+pub(crate) fn verify(module: &Module, checkout: &Checkout, files: &[TreeFile]) -> Result<()> {
     let mismatch = |what: String| {
         PackError::new(
             Code::SourceMismatch,

@@ -1,11 +1,11 @@
 //! The source argument of `add`: `local:<path>` or `git:<url>[#ref=…&subdir=…&shallow=…]`.
 
-use crate::manifest::{Git, LocalPath, ModuleType, Source};
+use crate::config::manifest::{Git, LocalPath, ModuleType, Source};
 
 use super::{LocalPlace, Refused, git, normalized_subdir};
 
 /// Parses and checks the argument.
-pub fn parse(text: &str) -> Result<Source, Refused> {
+pub(crate) fn parse(text: &str) -> Result<Source, Refused> {
     if let Some(path) = text.strip_prefix("local:") {
         LocalPlace::parse(path)?;
         return Ok(Source { local_path: Some(LocalPath { path: path.to_owned() }), git: None });
@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<Source, Refused> {
 }
 
 /// The id of a module that is added without one: its type and the last name of its source.
-pub fn derived_id(kind: ModuleType, source: &Source) -> Option<String> {
+pub(crate) fn derived_id(kind: ModuleType, source: &Source) -> Option<String> {
     let last = |path: &str| {
         path.trim_end_matches('/').rsplit(['/', '\\', ':']).next().unwrap_or_default().to_owned()
     };

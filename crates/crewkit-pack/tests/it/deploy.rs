@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crewkit_core::Code;
-use crewkit_pack::entry::{Entry, EntryKind};
-use crewkit_pack::hash::Digest;
-use crewkit_pack::transaction::{Content, FileChange, NewFile, TxnError};
+use crewkit_pack::fs::entry::{Entry, EntryKind};
+use crewkit_pack::fs::hash::Digest;
+use crewkit_pack::plan::Change;
+use crewkit_pack::state::transaction::{Content, NewFile, TxnError};
 
 use crate::sim::{Node, SimFs};
 use crate::world::{Want, World, at, rel, want};
@@ -77,7 +78,7 @@ fn what_is_not_a_file_is_named_and_left_alone() {
         let mut request = world.request(&[Want::new()], at(2)).unwrap();
         let entry = Entry::new(Digest::of(b"x"), EntryKind::Plain);
         let new = NewFile { entry, size: 1, content: Content::Bytes((*b"x").into()) };
-        request.changes.push(FileChange { root: 0, path: rel(path), before: None, after: Some(new) });
+        request.changes.push(Change::new(0, rel(path), None, Some(new)));
         let error = world.home.lock_alone("deploy").unwrap().apply(&request).unwrap_err();
         assert_eq!(error.code(), code, "{path}: {error}");
         assert!(error.to_string().contains(part), "{path}: {error}");
@@ -95,7 +96,7 @@ fn a_link_in_the_place_of_a_file_is_replaced_not_followed_and_comes_back() {
     assert_eq!(fs.tree("/elsewhere")["secret"], file("untouched"));
     let locked = world(&fs).home;
     let locked = locked.lock_alone("rollback").unwrap();
-    locked.rollback(&crewkit_pack::rollback::RollbackTo::Before(id), at(2)).unwrap();
+    locked.rollback(&crewkit_pack::state::rollback::RollbackTo::Before(id), at(2)).unwrap();
     assert_eq!(fs.tree("/p")["a.md"], Node::Link(b"/elsewhere/secret".to_vec()));
 }
 
@@ -292,7 +293,7 @@ fn an_edit_at_any_moment_survives() {
             let kept =
                 outcome.as_ref().ok().and_then(|applied| applied.snapshot_id.as_ref()).is_some_and(|id| {
                     let details = world(&run).home.snapshot(id).unwrap();
-                    let listed = |change: &crewkit_pack::history::ChangeInfo| {
+                    let listed = |change: &crewkit_pack::state::history::ChangeInfo| {
                         change.backup && change.before.is_some_and(|before| before.sha256 == digest)
                     };
                     details.changes.iter().any(listed)

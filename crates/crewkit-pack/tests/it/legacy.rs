@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crewkit_core::Code;
-use crewkit_pack::hash::Digest;
-use crewkit_pack::history::PruneMode;
-use crewkit_pack::rollback::RollbackTo;
-use crewkit_pack::transaction::SnapshotKind;
+use crewkit_pack::fs::hash::Digest;
+use crewkit_pack::state::history::PruneMode;
+use crewkit_pack::state::rollback::RollbackTo;
+use crewkit_pack::state::transaction::SnapshotKind;
 use serde_json::{Value, json};
 
 use crate::sim::{Node, SimFs};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crewkit_core::Code;
 use crewkit_pack::Env;
+use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{Consent, Deploy, Pack};
-use crewkit_pack::session::Select;
 use rustix::process::{Pid, Signal, kill_process};
 
 const PROCESSES: usize = 8;
@@ -104,11 +104,11 @@ fn deploys_once_as_a_child() {
         return;
     }
     let outcome = match std::env::var("CREWKIT_TEST_ROLLBACK") {
-        Ok(to) => pack.rollback(&select, &to, Consent::Given),
-        Err(_) => pack.deploy(&select, &deploy),
+        Ok(to) => pack.rollback(&select, &to, Consent::Given).map(drop),
+        Err(_) => pack.deploy(&select, &deploy).map(drop),
     };
     let outcome = match outcome {
-        Ok(_) => "done".to_owned(),
+        Ok(()) => "done".to_owned(),
         Err(error) => error.code().as_str().to_owned(),
     };
     println!("outcome: {outcome}");
@@ -129,15 +129,20 @@ fn generation(base: &Path, what: &str) -> Option<usize> {
     let generation: usize = shown.strip_prefix("generation ").unwrap().parse().unwrap();
     let select = select(base, generation);
     let plan = pack.plan(&select).unwrap();
-    assert!(plan.plan.as_ref().unwrap().changes.is_empty(), "{what}: generations are mixed: {plan:?}");
+    assert!(plan.data.changes.changes.is_empty(), "{what}: generations are mixed: {plan:?}");
     let status = pack.status(&select, &[]).unwrap();
-    assert_eq!(status.data["drift"].as_array().unwrap().len(), 0, "{what}: {}", status.data);
+    assert_eq!(status.data.drift, [], "{what}");
     let listed = listed(base);
     assert_eq!(listed.len(), 2 + 4 * 3, "{what}: {listed:?}");
     for (path, sha256) in listed {
         let bytes =
             fs::read(&path).unwrap_or_else(|error| panic!("{what}: {} is listed: {error}", path.display()));
-        assert_eq!(crewkit_pack::hash::Digest::of(&bytes).to_string(), sha256, "{what}: {}", path.display());
+        assert_eq!(
+            crewkit_pack::fs::hash::Digest::of(&bytes).to_string(),
+            sha256,
+            "{what}: {}",
+            path.display()
+        );
     }
     Some(generation)
 }
@@ -382,7 +387,7 @@ fn a_plain_deploy_first_ends_what_a_killed_one_left() {
                 .env("CREWKIT_TEST_ADOPT", "1");
             if rolls_back {
                 let applied = pack.deploy(&select(base, 1), &deploy(true)).unwrap();
-                let id = applied.data["snapshot_id"].as_str().unwrap().to_owned();
+                let id = applied.data.snapshot_id.unwrap();
                 command.env("CREWKIT_TEST_ROLLBACK", format!("before:{id}"));
             }
             let before = tree(base);

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crewkit_core::Code;
-use crewkit_pack::entry::{Entry, EntryKind};
+use crewkit_pack::fs::entry::{Entry, EntryKind};
+use crewkit_pack::fs::hash::Digest;
 use crewkit_pack::fs::{Fs, PathFs, RealFs};
-use crewkit_pack::hash::Digest;
-use crewkit_pack::home::StateHome;
-use crewkit_pack::state_lock::LockRequest;
-use crewkit_pack::transaction::{Content, TxnError};
+use crewkit_pack::state::home::StateHome;
+use crewkit_pack::state::lock::LockRequest;
+use crewkit_pack::state::transaction::{Content, TxnError};
 
 use crate::world::{Want, World, at, want};
 
@@ -231,8 +231,8 @@ fn concurrent_deploys_come_one_after_the_other() {
 
 #[test]
 fn entries_tell_files_links_and_directories_apart() {
-    use crewkit_pack::entry::{Observed, observe};
     use crewkit_pack::fs::Fs as _;
+    use crewkit_pack::fs::entry::{Observed, observe};
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name);
     fs::write(path("plain"), "text").unwrap();

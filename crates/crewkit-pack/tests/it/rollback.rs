@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crewkit_core::Code;
-use crewkit_pack::history::PruneMode;
-use crewkit_pack::rollback::RollbackTo;
-use crewkit_pack::snapshot::Op;
-use crewkit_pack::transaction::TxnError;
+use crewkit_pack::state::history::PruneMode;
+use crewkit_pack::state::rollback::RollbackTo;
+use crewkit_pack::state::snapshot::Op;
+use crewkit_pack::state::transaction::TxnError;
 
 use crate::sim::{Node, SimFs, Tree};
 use crate::world::{Want, World, at, want};

@@ -9,8 +9,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crewkit_pack::fs::path::RelPath;
 use crewkit_pack::fs::{DirId, FileKind, Fs, Mode, Rename, Space, Stat};
-use crewkit_pack::path::RelPath;
 
 const ROOT: u64 = 1;
 const SYMLINK_HOPS: usize = 16;

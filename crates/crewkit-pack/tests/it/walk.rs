@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crewkit_pack::hash::Digest;
-use crewkit_pack::rollback::RollbackTo;
+use crewkit_pack::fs::hash::Digest;
+use crewkit_pack::state::rollback::RollbackTo;
 use proptest::prelude::*;
 
 use crate::sim::{Fault, Node, SimFs};

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crewkit_pack::entry::{Entry, EntryKind};
 use crewkit_pack::fs::Fs;
-use crewkit_pack::hash::Digest;
-use crewkit_pack::home::{Locked, StateHome};
-use crewkit_pack::managed::{self, ManagedFile};
-use crewkit_pack::path::RelPath;
-use crewkit_pack::place::RootDir;
-use crewkit_pack::transaction::{
-    Applied, Content, FileChange, ManifestChange, NewFile, Request, RootChange, SnapshotKind, TxnError,
+use crewkit_pack::fs::entry::{Entry, EntryKind};
+use crewkit_pack::fs::hash::Digest;
+use crewkit_pack::fs::path::RelPath;
+use crewkit_pack::fs::place::RootDir;
+use crewkit_pack::plan::Change;
+use crewkit_pack::state::home::{Locked, StateHome};
+use crewkit_pack::state::managed::{self, ManagedFile};
+use crewkit_pack::state::transaction::{
+    Applied, Content, ManifestChange, NewFile, Request, RootChange, SnapshotKind, TxnError,
 };
 use jiff::Timestamp;
 
@@ -91,7 +92,7 @@ impl<F: Fs> World<F> {
                     });
                 }
                 if before != after.as_ref().map(|new| new.entry) {
-                    request.changes.push(FileChange { root: index, path: place.clone(), before, after });
+                    request.changes.push(Change::new(index, place.clone(), before, after));
                 }
             }
             let manifest = ManifestChange::Write(files);

@@ -11,8 +11,8 @@ use super::place::{Place, SKILL, all, apply, changes};
 fn a_new_repo_plans_nothing_and_is_left_alone_the_second_time() {
     let place = Place::new();
     let answer = place.pack().init(&all(), Init { git: true }, Consent::Given).unwrap();
-    assert_eq!(answer.data["git"]["initialized"], true);
-    assert_eq!(place.pack().plan(&all()).unwrap().into_data()["changes"], json!([]));
+    assert!(answer.data.git.unwrap().initialized);
+    assert_eq!(place.pack().plan(&all()).unwrap().json()["changes"], json!([]));
     fs::write(place.repo("agentpack.yaml"), "version: 1\nprofiles: {default: {}}\n# mine\n").unwrap();
     let before = fs::read(place.repo("agentpack.yaml")).unwrap();
     place.pack().init(&all(), Init { git: true }, Consent::Given).unwrap();
@@ -101,7 +101,7 @@ fn every_target_gets_what_it_reads() {
             assert_eq!(place.read(path), want, "{path}");
         }
     }
-    assert_eq!(place.pack().status(&all(), &[]).unwrap().data["drift"], json!([]));
+    assert_eq!(place.pack().status(&all(), &[]).unwrap().data.drift, []);
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use crewkit_core::Code;
+use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{
     Add, Consent, Deploy, Init, OverlayEdit, OverlayRef, OverlayScope, Prune, Update,
 };
-use crewkit_pack::session::Select;
 use serde_json::json;
 
 use super::place::{Place, SKILL, adopt, all, apply, changes, code, snapshot_id};
@@ -36,7 +36,7 @@ fn a_deploy_in_one_project_leaves_another_alone() {
     assert!(changes(&plan, &place.base()).iter().all(|change| change.starts_with("create b/")), "{plan:?}");
     apply(&b).unwrap();
     assert_eq!(place.read("a/AGENTS.md"), before);
-    assert_eq!(a.plan(&all()).unwrap().into_data()["changes"], json!([]));
+    assert_eq!(a.plan(&all()).unwrap().json()["changes"], json!([]));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_bootstrap_installed_stays() {
     assert!(
         listed.contains("agentpack-operator") && listed.contains("s/SKILL.md") && !listed.contains("gone")
     );
-    assert_eq!(apply(&place.pack()).unwrap().data["reason"], "no_changes");
+    assert_eq!(apply(&place.pack()).unwrap().data.reason, Some("no_changes"));
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn rollback_keeps_what_was_edited_by_hand() {
     let answer = place.pack().rollback(&all(), &first, Consent::Given).unwrap();
     assert_eq!(place.read("proj/AGENTS.md"), "# hi\n");
     assert!(answer.warnings.iter().any(|warning| warning.contains("AGENTS.md")), "{:?}", answer.warnings);
-    let event = answer.data["event_snapshot_id"].as_str().unwrap();
+    let event = &answer.data.event_snapshot_id.unwrap();
     let kept = place.pack().snapshots_show(event).unwrap();
-    assert_eq!(kept.data["changes"][0]["backup"], true, "{kept:?}");
+    assert!(kept.data.changes[0].backup, "{kept:?}");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn scripts_stay_executable_and_modes_follow_the_umask() {
     fs::set_permissions(place.path("proj/.codex/skills/s/run.sh"), fs::Permissions::from_mode(0o600))
         .unwrap();
     let plan = place.pack().plan(&all()).unwrap();
-    assert_eq!(plan.into_data()["changes"][0]["reason"], "not executable");
+    assert_eq!(plan.data.changes.changes[0].reason, "not executable");
     apply(&place.pack()).unwrap();
     assert_eq!(mode("proj/.codex/skills/s/run.sh") & 0o100, 0o100);
 }
@@ -138,7 +138,7 @@ fn status_and_plan_agree_about_what_is_missing() {
     apply(&place.pack()).unwrap();
     place.source("s/more.md", "more");
     let status = place.pack().status(&all(), &[]).unwrap();
-    assert_eq!(status.data["summary"], json!({"modified": 0, "missing": 1, "extra": 0}));
+    assert_eq!(status.json()["summary"], json!({"modified": 0, "missing": 1, "extra": 0}));
     assert_eq!(
         changes(&place.pack().plan(&all()).unwrap(), &place.base()),
         ["create proj/.codex/skills/s/more.md"]
@@ -151,7 +151,7 @@ fn a_second_deploy_changes_nothing_at_all() {
     apply(&place.pack()).unwrap();
     let before = place.everything();
     let answer = apply(&place.pack()).unwrap();
-    assert_eq!((&answer.data["applied"], &answer.data["reason"]), (&json!(false), &json!("no_changes")));
+    assert_eq!((answer.data.applied, answer.data.reason), (Some(false), Some("no_changes")));
     assert_eq!(place.everything(), before);
 }
 
@@ -178,19 +178,19 @@ fn a_dry_run_writes_nothing_in_any_command() {
         crewkit_pack::commands::Deploy { apply: Some(Consent::Given), adopt: true, confirm_token: None };
     let before = place.everything();
     for (name, result) in [
-        ("plan", pack.plan(&select)),
-        ("preview", pack.preview(&select, true)),
-        ("status", pack.status(&select, &[])),
-        ("doctor --fix", pack.doctor(&select, Some(consent))),
-        ("deploy", pack.deploy(&select, &deploy)),
-        ("rollback", pack.rollback(&select, &id, consent)),
-        ("lock", pack.lock_modules(&select, consent)),
-        ("update", pack.update(&select, Update::default(), consent)),
-        ("init", pack.init(&new_repo, Init { git: true }, consent)),
-        ("add", pack.add(&select, &add, consent)),
-        ("remove", pack.remove(&select, "skill:s", consent)),
-        ("overlay edit", pack.overlay_edit(&select, &which, OverlayEdit::default(), consent)),
-        ("snapshots prune", pack.snapshots_prune(&select, Prune { keep: Some(1) }, consent)),
+        ("plan", pack.plan(&select).map(drop)),
+        ("preview", pack.preview(&select, true).map(drop)),
+        ("status", pack.status(&select, &[]).map(drop)),
+        ("doctor --fix", pack.doctor(&select, Some(consent)).map(drop)),
+        ("deploy", pack.deploy(&select, &deploy).map(drop)),
+        ("rollback", pack.rollback(&select, &id, consent).map(drop)),
+        ("lock", pack.lock_modules(&select, consent).map(drop)),
+        ("update", pack.update(&select, Update::default(), consent).map(drop)),
+        ("init", pack.init(&new_repo, Init { git: true }, consent).map(drop)),
+        ("add", pack.add(&select, &add, consent).map(drop)),
+        ("remove", pack.remove(&select, "skill:s", consent).map(drop)),
+        ("overlay edit", pack.overlay_edit(&select, &which, OverlayEdit::default(), consent).map(drop)),
+        ("snapshots prune", pack.snapshots_prune(&select, Prune { keep: Some(1) }, consent).map(drop)),
     ] {
         assert!(result.is_ok(), "{name}: {result:?}");
         assert_eq!(place.everything(), before, "{name}");
@@ -205,14 +205,14 @@ fn without_approval_nothing_changes() {
     let (pack, select, consent) = (place.pack(), all(), Consent::Missing);
     let deploy = crewkit_pack::commands::Deploy { apply: Some(consent), adopt: false, confirm_token: None };
     for result in [
-        pack.deploy(&select, &deploy),
-        pack.rollback(&select, "1", consent),
-        pack.lock_modules(&select, consent),
-        pack.fetch(&select, consent),
-        pack.update(&select, Update::default(), consent),
-        pack.remove(&select, "skill:s", consent),
-        pack.doctor(&select, Some(consent)),
-        pack.snapshots_prune(&select, Prune { keep: None }, consent),
+        pack.deploy(&select, &deploy).map(drop),
+        pack.rollback(&select, "1", consent).map(drop),
+        pack.lock_modules(&select, consent).map(drop),
+        pack.fetch(&select, consent).map(drop),
+        pack.update(&select, Update::default(), consent).map(drop),
+        pack.remove(&select, "skill:s", consent).map(drop),
+        pack.doctor(&select, Some(consent)).map(drop),
+        pack.snapshots_prune(&select, Prune { keep: None }, consent).map(drop),
     ] {
         assert_eq!(code(result), Code::ConfirmRequired);
     }
@@ -238,7 +238,7 @@ fn an_unreadable_snapshot_blocks_nothing() {
     apply(&place.pack()).unwrap();
     place.pack().status(&all(), &[]).unwrap();
     let list = place.pack().snapshots_list().unwrap();
-    assert_eq!(list.data["snapshots"].as_array().unwrap().len(), 1);
+    assert_eq!(list.data.snapshots.len(), 1);
     assert!(list.warnings[0].contains("1700000000000000000"), "{:?}", list.warnings);
 }
 
@@ -251,7 +251,7 @@ fn a_manifest_edited_between_two_looks_is_read_again() {
     place.source("i/AGENTS.md", "# new\n");
     place.wait(10);
     let kind = || {
-        let plan = pack.plan(&all()).unwrap().into_data();
+        let plan = pack.plan(&all()).unwrap().json();
         assert_eq!(plan["changes"].as_array().unwrap().len(), 1, "{plan}");
         plan["changes"][0]["update_kind"].as_str().unwrap().to_owned()
     };
@@ -306,7 +306,7 @@ fn a_second_deploy_writes_nothing_at_all() {
     apply(&place.pack()).unwrap();
     let before = traces(&place.base());
     let answer = apply(&place.pack()).unwrap();
-    assert_eq!(answer.data["reason"], "no_changes");
+    assert_eq!(answer.data.reason, Some("no_changes"));
     assert_eq!(traces(&place.base()), before);
 }
 
@@ -354,11 +354,10 @@ fn what_doctor_suggests_can_be_pasted() {
     place.env.cwd = place.path("a project's dir; with words");
     fs::create_dir_all(&place.env.cwd).unwrap();
     let answer = place.pack().doctor(&super::place::all(), None).unwrap();
-    let actions: Vec<&str> =
-        answer.data["next_actions"].as_array().unwrap().iter().filter_map(|action| action.as_str()).collect();
+    let actions = answer.data.next_actions;
     assert!(!actions.is_empty());
     for action in actions {
-        let done = std::process::Command::new("sh").args(["-ec", action]).current_dir("/").status().unwrap();
+        let done = std::process::Command::new("sh").args(["-ec", &action]).current_dir("/").status().unwrap();
         assert!(done.success(), "{action}");
     }
     assert!(place.env.cwd.join(".codex/skills").is_dir());

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use crewkit_core::Code;
+use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{Consent, Pack, Update};
-use crewkit_pack::session::Select;
 use serde_json::json;
 
 use super::place::{Place, SKILL, all, apply, code};
@@ -62,7 +62,7 @@ fn locked_content_stays_until_it_is_locked_anew() {
     let url = place.path("up").display().to_string();
     place.manifest(TARGETS, &[&module("a", &url, "")]);
     let update = place.pack().update(&all(), Update::default(), Consent::Given).unwrap();
-    assert_eq!(update.data["steps"][0]["name"], "lock");
+    assert_eq!(update.data.steps[0].name, "lock");
     let second = place.git_repo("up", &[("SKILL.md", &SKILL.replace("body", "new"))]);
     apply(&place.pack()).unwrap();
     assert_eq!(place.read("home/.codex/skills/a/SKILL.md"), SKILL);
@@ -263,7 +263,7 @@ fn update_tells_where_things_are_even_when_there_is_nothing_to_do() {
         Update::default(),
         Update { no_fetch: true, ..Update::default() },
     ] {
-        let data = pack.update(&all(), update, Consent::Given).unwrap().data;
+        let data = pack.update(&all(), update, Consent::Given).unwrap().json();
         let repo = place.repo("agentpack.lock.json").display().to_string();
         let store = place.path("home/.agentpack/cache").display().to_string();
         assert_eq!(

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use crewkit_core::Code;
 use crewkit_pack::commands::Consent;
-use crewkit_pack::session::Select;
+use crewkit_pack::commands::Select;
 
 use super::place::{Place, SKILL, all, apply, code};
 
@@ -125,7 +125,7 @@ fn names_that_are_not_utf8() {
     fs::remove_file(place.repo("s").join(OsStr::from_bytes(b"odd-\xff"))).unwrap();
     apply(&place.pack()).unwrap();
     fs::write(place.path("home/.codex/skills").join(OsStr::from_bytes(b"odd-\xff")), "x").unwrap();
-    assert_eq!(place.pack().status(&all(), &[]).unwrap().data["summary"]["extra"], 1);
+    assert_eq!(place.pack().status(&all(), &[]).unwrap().data.summary.extra, 1);
 }
 
 #[test]

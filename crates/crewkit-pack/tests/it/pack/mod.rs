@@ -1,5 +1,6 @@
 //! Tests of the pack commands on real directories.
 
+mod answers;
 mod config;
 mod data;
 mod git;

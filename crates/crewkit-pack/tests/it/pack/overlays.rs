@@ -4,7 +4,9 @@ use std::fs;
 
 use crewkit_core::Code;
 use crewkit_pack::PackError;
-use crewkit_pack::commands::{Consent, OverlayEdit, OverlayRef, OverlayScope, Pack};
+use crewkit_pack::commands::{
+    Consent, OverlayEdit, OverlayEdited, OverlayRebased, OverlayRef, OverlayScope, Pack,
+};
 use crewkit_pack::envelope::Answer;
 use proptest::prelude::*;
 
@@ -28,11 +30,11 @@ fn which(scope: OverlayScope) -> OverlayRef {
     OverlayRef { module_id: "skill:foo".to_owned(), scope }
 }
 
-fn edit(pack: &Pack, how: OverlayEdit) -> Result<Answer, PackError> {
+fn edit(pack: &Pack, how: OverlayEdit) -> Result<Answer<OverlayEdited>, PackError> {
     pack.overlay_edit(&all(), &which(OverlayScope::Global), how, Consent::Given)
 }
 
-fn rebase(pack: &Pack, sparsify: bool) -> Result<Answer, PackError> {
+fn rebase(pack: &Pack, sparsify: bool) -> Result<Answer<OverlayRebased>, PackError> {
     pack.overlay_rebase(&all(), &which(OverlayScope::Global), sparsify, Consent::Given)
 }
 
@@ -46,7 +48,7 @@ fn later_layers_win() {
     let place = place();
     let project_id = {
         let answer = place.pack().overlay_path(&all(), &which(OverlayScope::Project)).unwrap();
-        let dir = answer.data["overlay_dir"].as_str().unwrap().to_owned();
+        let dir = answer.data.overlay_dir.display().to_string();
         dir.split("projects/").nth(1).unwrap().split('/').next().unwrap().to_owned()
     };
     let layers = [
@@ -90,7 +92,7 @@ fn a_patch_changes_lines_and_says_when_it_does_not_fit() {
     let place = place();
     let how = OverlayEdit { patch: Some(true), ..OverlayEdit::default() };
     let answer = edit(&place.pack(), how).unwrap();
-    assert_eq!(answer.data["overlay_kind"], "patch");
+    assert_eq!(answer.data.overlay_kind, "patch");
     let patch = "--- a/extra.txt\n+++ b/extra.txt\n@@ -1 +1 @@\n-upstream\n+patched\n";
     place.source(&format!("overlays/{KEY}/.agentpack/patches/extra.txt.patch"), patch);
     assert_eq!(deployed(&place, "extra.txt"), "patched\n");
@@ -114,8 +116,8 @@ fn rebase_carries_changes_over_below_the_default_home() {
     let plan = place.pack().plan(&all()).unwrap();
     assert!(plan.warnings.iter().any(|warning| warning.contains("SKILL.md")), "{:?}", plan.warnings);
     let answer = rebase(&place.pack(), true).unwrap();
-    assert_eq!(answer.data["report"]["updated"], serde_json::json!(["SKILL.md"]));
-    assert_eq!(answer.data["report"]["deleted"], serde_json::json!(["extra.txt"]));
+    assert_eq!(answer.data.report.updated, ["SKILL.md"]);
+    assert_eq!(answer.data.report.deleted, ["extra.txt"]);
     assert_eq!(deployed(&place, "SKILL.md"), BODY.replace("one", "ONE").replace("five", "FIVE"));
     assert_eq!(place.pack().plan(&all()).unwrap().warnings, Vec::<String>::new());
 }
@@ -175,11 +177,11 @@ fn what_a_rebase_needs() {
 fn editing_again_keeps_what_is_there() {
     let place = place();
     let sparse = OverlayEdit { sparse: true, ..OverlayEdit::default() };
-    assert_eq!(edit(&place.pack(), sparse).unwrap().data["created"], true);
+    assert!(edit(&place.pack(), sparse).unwrap().data.created);
     assert!(!place.repo(&format!("overlays/{KEY}/extra.txt")).exists());
     place.source(&format!("overlays/{KEY}/extra.txt"), "mine");
     let fill = OverlayEdit { materialize: true, ..OverlayEdit::default() };
-    assert_eq!(edit(&place.pack(), fill).unwrap().data["created"], false);
+    assert!(!edit(&place.pack(), fill).unwrap().data.created);
     assert_eq!(fs::read_to_string(place.repo(&format!("overlays/{KEY}/extra.txt"))).unwrap(), "mine");
     assert_eq!(fs::read_to_string(place.repo(&format!("overlays/{KEY}/SKILL.md"))).unwrap(), BODY);
     let other = OverlayEdit { patch: Some(true), ..OverlayEdit::default() };

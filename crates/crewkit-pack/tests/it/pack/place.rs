@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crewkit_core::Code;
-use crewkit_pack::commands::{Consent, Deploy, Pack};
+use crewkit_pack::commands::Select;
+use crewkit_pack::commands::{Consent, Deploy, Pack, Planned};
 use crewkit_pack::envelope::Answer;
-use crewkit_pack::session::Select;
 use crewkit_pack::{Env, PackError};
-use serde_json::Value;
 
 /// A skill that is valid.
 pub(super) const SKILL: &str = "---\nname: a\ndescription: d\n---\nbody\n";
@@ -155,31 +154,28 @@ pub(super) fn all() -> Select {
     Select::default()
 }
 
-pub(super) fn apply(pack: &Pack) -> Result<Answer, PackError> {
+pub(super) fn apply(pack: &Pack) -> Result<Answer<Planned>, PackError> {
     deploy(pack, false)
 }
 
-pub(super) fn adopt(pack: &Pack) -> Result<Answer, PackError> {
+pub(super) fn adopt(pack: &Pack) -> Result<Answer<Planned>, PackError> {
     deploy(pack, true)
 }
 
-fn deploy(pack: &Pack, adopt: bool) -> Result<Answer, PackError> {
+fn deploy(pack: &Pack, adopt: bool) -> Result<Answer<Planned>, PackError> {
     pack.deploy(&all(), &Deploy { apply: Some(Consent::Given), adopt, confirm_token: None })
 }
 
-pub(super) fn snapshot_id(answer: &Answer) -> String {
-    answer.data["snapshot_id"].as_str().unwrap().to_owned()
+pub(super) fn snapshot_id(answer: &Answer<Planned>) -> String {
+    answer.data.snapshot_id.clone().unwrap()
 }
 
 /// `op path` of each change, paths relative to `base`.
-pub(super) fn changes(answer: &Answer, base: &Path) -> Vec<String> {
-    let shown = |path: &Value| path.as_str().unwrap().replace(&format!("{}/", base.display()), "");
-    let data = answer.clone().into_data();
-    let changes = data["changes"].as_array().unwrap();
-    changes
-        .iter()
-        .map(|change| format!("{} {}", change["op"].as_str().unwrap(), shown(&change["path"])))
-        .collect()
+pub(super) fn changes(answer: &Answer<Planned>, base: &Path) -> Vec<String> {
+    let plan = &answer.data.changes;
+    let shown =
+        |change| plan.place(change).display().to_string().replace(&format!("{}/", base.display()), "");
+    plan.changes.iter().map(|change| format!("{} {}", change.op.name(), shown(change))).collect()
 }
 
 #[track_caller]

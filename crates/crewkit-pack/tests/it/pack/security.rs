@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crewkit_core::Code;
+use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{Add, Consent, Deploy};
-use crewkit_pack::session::Select;
 
 use super::place::{Place, SKILL, all, apply, changes, code};
 
@@ -160,13 +160,13 @@ fn a_broken_or_hostile_lockfile_stops_everything_that_would_use_it() {
         let pack = place.pack();
         let select = all();
         for result in [
-            pack.plan(&select),
-            pack.preview(&select, true),
-            pack.status(&select, &[]),
-            apply(&pack),
-            pack.fetch(&select, Consent::Given),
-            pack.doctor(&select, None),
-            pack.explain(&select, crewkit_pack::commands::Explain::Plan),
+            pack.plan(&select).map(drop),
+            pack.preview(&select, true).map(drop),
+            pack.status(&select, &[]).map(drop),
+            apply(&pack).map(drop),
+            pack.fetch(&select, Consent::Given).map(drop),
+            pack.doctor(&select, None).map(drop),
+            pack.explain(&select, crewkit_pack::commands::Explain::Plan).map(drop),
         ] {
             assert_eq!(code(result), Code::LockfileInvalid, "{bad}");
         }
@@ -233,7 +233,7 @@ fn a_machine_id_cannot_lead_out_of_the_repo() {
     let place = Place::with(CODEX_USER, &[&skill("skill:a", "{local_path: {path: m}}")]);
     place.source("m/SKILL.md", SKILL);
     // Where the overlay would be if the id went into the path as it is.
-    let key = crewkit_pack::ids::fs_key("skill:a");
+    let key = crewkit_pack::config::ids::fs_key("skill:a");
     for outside in
         ["home/.agentpack/repo", "home/.agentpack", "home", "home/.agentpack/repo/overlays/machines"]
     {

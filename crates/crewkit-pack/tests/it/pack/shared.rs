@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crewkit_core::Code;
+use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{Consent, Deploy, Pack};
-use crewkit_pack::session::Select;
 
 use super::place::{Place, SKILL, adopt, all, apply, changes, code, snapshot_id};
 
@@ -51,8 +51,8 @@ impl Drop for Mounted {
 #[track_caller]
 fn assert_clean(pack: &Pack, what: &str) {
     let status = pack.status(&all(), &[]).unwrap();
-    assert_eq!(status.data["drift"].as_array().unwrap().len(), 0, "{what}: {}", status.data);
-    assert!(pack.plan(&all()).unwrap().plan.unwrap().changes.is_empty(), "{what}");
+    assert_eq!(status.data.drift, [], "{what}");
+    assert!(pack.plan(&all()).unwrap().data.changes.changes.is_empty(), "{what}");
 }
 
 fn deploy_target(pack: &Pack, target: &str) {
@@ -188,13 +188,13 @@ fn an_export_beside_the_skills_of_another_target_is_deployed() {
         }
         let pack = place.pack();
         apply(&pack).unwrap_or_else(|error| panic!("{root}: {error}"));
-        assert!(pack.plan(&all()).unwrap().plan.unwrap().changes.is_empty(), "{root}");
+        assert!(pack.plan(&all()).unwrap().data.changes.changes.is_empty(), "{root}");
         place.manifest(&targets, &[&skill("a", "[]")]);
         place.source("a/SKILL.md", &format!("{SKILL}more\n"));
         place.source("a/new/x.md", "x");
         apply(&pack).unwrap_or_else(|error| panic!("{root}: {error}"));
         assert!(!place.path("home/.claude/skills/b").exists(), "{root}");
-        assert!(pack.plan(&all()).unwrap().plan.unwrap().changes.is_empty(), "{root}");
+        assert!(pack.plan(&all()).unwrap().data.changes.changes.is_empty(), "{root}");
     }
 }
 
@@ -218,9 +218,9 @@ fn a_link_where_nothing_is_wanted_blocks_nothing() {
         "what the link leads to is not ours"
     );
     assert!(fs::symlink_metadata(&dir).unwrap().is_symlink());
-    assert!(pack.plan(&all()).unwrap().plan.unwrap().changes.is_empty());
+    assert!(pack.plan(&all()).unwrap().data.changes.changes.is_empty());
     let status = pack.status(&all(), &[]).unwrap();
-    assert_eq!(status.data["summary"]["modified"], 0, "{}", status.data);
+    assert_eq!(status.data.summary.modified, 0, "{status:?}");
 
     // The same with a file in the way.
     let place = Place::with(BOTH, &[&skill("a", "[]")]);

@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 
 use crewkit_core::Code;
 use crewkit_pack::commands::{Consent, Deploy, Pack};
-use crewkit_pack::hash::Digest;
-use crewkit_pack::home::StateHome;
+use crewkit_pack::fs::hash::Digest;
+use crewkit_pack::plan::status::Kind;
+use crewkit_pack::state::home::StateHome;
 
 use super::place::{Place, all};
 use crate::sweep::Dice;
@@ -228,12 +229,7 @@ impl Walk {
     fn rollback(&mut self) {
         let pack = pack_at(&self.place.base());
         let list = pack.snapshots_list().unwrap();
-        let ids: Vec<String> = list.data["snapshots"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|one| one["id"].as_str().unwrap().to_owned())
-            .collect();
+        let ids: Vec<String> = list.data.snapshots.into_iter().map(|one| one.id).collect();
         if ids.is_empty() {
             return;
         }
@@ -253,16 +249,16 @@ impl Walk {
             Ok(_) => {
                 self.deployed += 1;
                 let plan = pack.plan(&all()).unwrap();
-                assert!(plan.plan.unwrap().changes.is_empty(), "{what}: something is left to do");
+                assert!(plan.data.changes.changes.is_empty(), "{what}: something is left to do");
                 let status = pack.status(&all(), &[]).unwrap();
-                for drift in status.data["drift"].as_array().unwrap() {
-                    let path = drift["path"].as_str().unwrap();
+                for drift in &status.data.drift {
+                    let path = &drift.path;
                     // What the user put there is extra, and nothing else is.
                     let is_users = fs::symlink_metadata(path).unwrap().is_symlink()
                         // What was behind the user's link when nobody wanted it any more stayed the user's.
-                        || path.contains("/s2/")
+                        || path.to_string_lossy().contains("/s2/")
                         || fs::read_to_string(path).unwrap().starts_with("user ");
-                    assert!(drift["kind"] == "extra" && is_users, "{what}: {drift}");
+                    assert!(drift.kind == Kind::Extra && is_users, "{what}: {drift:?}");
                 }
                 self.manifests_are_true(&what);
                 let journals = self.place.path("home/.agentpack/state/crewkit/journal");

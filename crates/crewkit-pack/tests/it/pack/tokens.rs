@@ -2,9 +2,9 @@
 
 use crewkit_core::Code;
 use crewkit_pack::PackError;
-use crewkit_pack::commands::{Consent, Deploy, Pack};
+use crewkit_pack::commands::Select;
+use crewkit_pack::commands::{Consent, Deploy, Pack, Planned};
 use crewkit_pack::envelope::Answer;
-use crewkit_pack::session::Select;
 
 use super::place::{Place, all, code};
 
@@ -18,10 +18,10 @@ fn place() -> Place {
 }
 
 fn token(pack: &Pack) -> String {
-    pack.deploy_for_approval(&all()).unwrap().data["confirm_token"].as_str().unwrap().to_owned()
+    pack.deploy_for_approval(&all()).unwrap().data.confirm_token.unwrap()
 }
 
-fn apply(pack: &Pack, select: &Select, token: &str) -> Result<Answer, PackError> {
+fn apply(pack: &Pack, select: &Select, token: &str) -> Result<Answer<Planned>, PackError> {
     let deploy = Deploy { apply: Some(Consent::Given), adopt: false, confirm_token: Some(token.to_owned()) };
     pack.deploy(select, &deploy)
 }
@@ -32,7 +32,7 @@ fn the_approved_plan_is_applied_once() {
     let pack = place.pack();
     let token = token(&pack);
     assert_eq!(token.len(), 64);
-    assert_eq!(apply(&pack, &all(), &token).unwrap().data["applied"], true);
+    assert_eq!(apply(&pack, &all(), &token).unwrap().data.applied, Some(true));
     assert_eq!(code(apply(&pack, &all(), &token)), Code::ConfirmTokenMismatch, "a token is used up");
 }
 
@@ -115,6 +115,6 @@ fn a_call_nobody_waits_for_ends_before_it_changes_anything() {
         assert!(!place.path("proj/AGENTS.md").exists(), "after {patience} looks");
         patience += 1;
     };
-    assert_eq!(patience, 3, "for its module without and with the lock, and once more before the first write");
-    assert_eq!(applied.data["applied"], true);
+    assert_eq!(patience, 2, "for its module under the lock, and once more before the first write");
+    assert_eq!(applied.data.applied, Some(true));
 }

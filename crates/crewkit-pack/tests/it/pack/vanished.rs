@@ -50,7 +50,7 @@ fn a_rollback_brings_back_a_root_that_was_removed() {
         // What is managed is known again too.
         apply(&pack).unwrap();
         let status = pack.status(&all(), &[]).unwrap();
-        assert_eq!(status.data["drift"].as_array().unwrap().len(), 0, "{}", status.data);
+        assert_eq!(status.data.drift, []);
     }
 }
 
@@ -104,12 +104,12 @@ fn old_snapshots_go_by_themselves_and_the_others_stay_whole() {
         place.source("a/notes.md", &format!("round {round}"));
         ids.push((round, snapshot_id(&apply(&pack).unwrap())));
         let list = pack.snapshots_list().unwrap();
-        assert_eq!(list.data["snapshots"].as_array().unwrap().len(), ids.len().min(3), "{}", list.data);
+        assert_eq!(list.data.snapshots.len(), ids.len().min(3));
     }
     let prune = crewkit_pack::commands::Prune { keep: Some(50) };
-    let dry = crewkit_pack::session::Select { dry_run: true, ..all() };
+    let dry = crewkit_pack::commands::Select { dry_run: true, ..all() };
     let told = pack.snapshots_prune(&dry, prune, Consent::Missing).unwrap();
-    assert_eq!(told.data, serde_json::json!({"removed": [], "kept": 3}));
+    assert_eq!(told.json(), serde_json::json!({"removed": [], "kept": 3}));
     // Each rollback makes one more, so the oldest of those left is gone after the first.
     for (round, id) in ids.iter().rev().take(2) {
         pack.rollback(&all(), id, Consent::Given).unwrap();
