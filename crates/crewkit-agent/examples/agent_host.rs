@@ -24,11 +24,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fatal_write: Option<usize> = arguments.next().and_then(|number| number.parse().ok());
     let mut options = Options::new(home);
     let environment = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
-    options.commands = CommandPolicy::Unconfined { environment };
+    options.settings_mut().commands = CommandPolicy::Unconfined { environment };
     if let Some(fatal_write) = fatal_write {
         options.clock = clock_that_kills(fatal_write);
     }
-    options.models = vec![Endpoint::new("scripted", url, "scripted")];
+    options.settings_mut().models = vec![Endpoint::new("scripted", url, "scripted")];
     let engine = Engine::open(options).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;
@@ -72,7 +72,9 @@ async fn perform(engine: &Engine, wish: &Value) -> Result<Arc<RunRecord>, Error>
         "start" => {
             let workdir = wish["workdir"].as_str().map(Into::into);
             let spec = RunSpec { workdir, ..RunSpec::default() };
-            engine.start(Start { contract: word("contract"), key: Some(word("key")), spec }).await
+            engine
+                .start(Start { contract: word("contract"), key: Some(word("key")), spec, settings: None })
+                .await
         }
         "wait" => {
             engine.wait(&[word("id")], Until::All, Duration::from_mins(1), &|_, _| {}).await?;

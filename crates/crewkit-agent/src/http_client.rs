@@ -1,12 +1,12 @@
-//! What every HTTP client of crewkit begins with.
+//! The base of all HTTP clients.
 
 use std::sync::Once;
 
-/// A client to be set up further: it sends nothing through a proxy of the environment, since addresses here are often
-/// loopback, and follows no redirect, since a token must reach nobody but the host it was given for.
+/// Returns a builder for a client that ignores proxies of the environment, since many addresses are loopback, and follows no
+/// redirects, since a token must only be sent to the host it was given for.
 pub fn http_client() -> reqwest::ClientBuilder {
     static PROVIDER: Once = Once::new();
-    // Someone else may have chosen the cryptography already; theirs is as good.
+    // Fails if a provider is installed already, which is as good.
     PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
     reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy()
 }

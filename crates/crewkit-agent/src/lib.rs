@@ -14,14 +14,16 @@ pub mod event;
 mod http_client;
 mod lines;
 pub mod model;
-pub mod pace;
 mod store;
 mod sync;
 mod sys;
 pub mod tools;
 
-pub use engine::{Engine, Error, Options};
+pub use engine::{Engine, Error, Options, RunSettings};
 pub use event::{Event, EventBody, ToolCall, Usage};
 pub use http_client::http_client;
-pub use store::{Clock, FileFault, PayloadInfo, RunRecord, RunSpec, StoreError, StoreLock};
-pub use sys::{MARK_RUN, confine, supervisor};
+pub use store::{
+    Clock, DocumentChange, Documents, EventPage, FileFault, LoggedEvent, NewEvent, PayloadInfo, Pool,
+    RunRecord, RunSpec, StoreError, StoreLock,
+};
+pub use sys::{MARK_RUN, close_inherited, confine, supervisor};

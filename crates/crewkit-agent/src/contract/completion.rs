@@ -1,4 +1,4 @@
-//! `agent_complete` as the agent itself sees it: bound to the run that calls it.
+//! The tool `agent_complete` of the agent itself, bound to the run that calls it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,14 +10,14 @@ use crate::model::ToolDef;
 /// The tool's name.
 pub const AGENT_COMPLETE: &str = "agent_complete";
 
-/// What the agent delivers.
+/// The arguments of a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Delivery {
     pub(super) summary: String,
     pub(super) payload: Option<String>,
 }
 
-/// What the model is told about the tool.
+/// Returns the definition of the tool.
 pub fn definition() -> Arc<ToolDef> {
     Arc::clone(&DEFINITION)
 }
@@ -41,7 +41,7 @@ static DEFINITION: LazyLock<Arc<ToolDef>> = LazyLock::new(|| {
     })
 });
 
-/// Reads the arguments; an error is an answer for the model.
+/// Parses the arguments; an error is an answer for the model.
 pub(super) fn parse(arguments: &Value, own_id: &RunId, max_payload: u64) -> Result<Delivery, String> {
     match &arguments["agent_id"] {
         Value::Null => {}

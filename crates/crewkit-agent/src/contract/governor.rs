@@ -1,4 +1,4 @@
-//! The caps that make every run end.
+//! Caps that bound every conversation.
 
 use std::time::Duration;
 
@@ -6,32 +6,31 @@ use crewkit_core::Limits;
 use crewkit_core::run::StopReason;
 
 use crate::event::{ToolCall, Usage};
-use crate::store::RunSpec;
 
-/// What one run may use up; 0 means no cap.
+/// What one conversation may use; 0 means no cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caps {
     /// Replies of the model.
     pub turns: u64,
     /// Tokens in both directions.
     pub tokens: u64,
-    /// Wall time.
-    pub wall: Duration,
-    /// Identical calls in a row before a warning.
+    /// Working time; time asleep or queued does not count.
+    pub time: Duration,
+    /// Identical calls in a row before the model is warned.
     pub identical_warn: u64,
-    /// Identical calls in a row before the end.
+    /// Identical calls in a row before the run stops.
     pub identical_stop: u64,
-    /// Replies in a row without a call before the end.
+    /// Replies in a row without a call before the run stops.
     pub plain_replies: u64,
 }
 
 impl Caps {
-    /// The configured caps, with what the run itself asks for.
-    pub fn of(limits: &Limits, spec: &RunSpec) -> Self {
+    /// Returns the configured caps of a run.
+    pub fn of(limits: &Limits) -> Self {
         Self {
-            turns: spec.max_turns.unwrap_or(limits.agent_turns),
-            tokens: spec.max_tokens.unwrap_or(limits.agent_tokens),
-            wall: Duration::from_secs(spec.max_seconds.unwrap_or(limits.agent_wall_seconds)),
+            turns: limits.agent_turns,
+            tokens: limits.agent_tokens,
+            time: Duration::from_secs(limits.agent_wall_seconds),
             identical_warn: limits.agent_identical_calls_warn,
             identical_stop: limits.agent_identical_calls_stop,
             plain_replies: limits.agent_plain_replies,
@@ -39,22 +38,22 @@ impl Caps {
     }
 }
 
-/// A run that has to end, with words for people.
+/// The cap that ends a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Enough {
+pub(super) struct CapReached {
     pub(super) reason: StopReason,
     pub(super) message: String,
 }
 
-/// What follows from a reply.
+/// What to do after a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     GoOn,
     Warn(String),
-    End(Enough),
+    End(CapReached),
 }
 
-/// Counts what a run uses up.
+/// Counts what a conversation uses.
 #[derive(Debug)]
 pub(super) struct Governor {
     caps: Caps,
@@ -66,15 +65,15 @@ pub(super) struct Governor {
 }
 
 impl Governor {
-    /// Begins with what earlier attempts used; turns count anew, tokens are money and do not.
+    /// Continues the token count of earlier attempts; turns start at zero.
     pub(super) fn new(caps: Caps, used: Usage) -> Self {
         Self { caps, turns: 0, tokens: used.total(), plain: 0, last_call: None, identical: 0 }
     }
 
-    /// Whether one more request of about `estimate` tokens is allowed.
-    pub(super) fn before_request(&self, estimate: u64, elapsed: Duration) -> Result<(), Enough> {
+    /// Checks whether one more request of about `estimate` tokens is allowed.
+    pub(super) fn before_request(&self, estimate: u64, elapsed: Duration) -> Result<(), CapReached> {
         let caps = &self.caps;
-        let over = |reason, message| Err(Enough { reason, message });
+        let over = |reason, message| Err(CapReached { reason, message });
         if caps.turns > 0 && self.turns >= caps.turns {
             return over(StopReason::TurnLimit, format!("the cap of {} turns is reached", caps.turns));
         }
@@ -85,30 +84,30 @@ impl Governor {
             );
             return over(StopReason::TokenLimit, message);
         }
-        if !caps.wall.is_zero() && elapsed >= caps.wall {
-            let message = format!("the cap of {} seconds is reached", caps.wall.as_secs());
+        if !caps.time.is_zero() && elapsed >= caps.time {
+            let message = format!("the cap of {} seconds is reached", caps.time.as_secs());
             return over(StopReason::TimeLimit, message);
         }
         Ok(())
     }
 
-    /// Counts a reply; `spent` is what the server said, or an estimate.
+    /// Counts a reply; `spent` is the usage the server reported, or an estimate.
     pub(super) fn count_reply(&mut self, spent: u64) {
         self.turns += 1;
         self.tokens = self.tokens.saturating_add(spent);
     }
 
-    /// A reply that used no tool and did not end the contract.
+    /// Counts a reply that called no tool and did not end the contract.
     pub(super) fn plain_reply(&mut self) -> Verdict {
         self.plain += 1;
         if self.caps.plain_replies > 0 && self.plain >= self.caps.plain_replies {
             let message = format!("{} replies in a row used no tool and did not finish", self.plain);
-            return Verdict::End(Enough { reason: StopReason::PlainReplies, message });
+            return Verdict::End(CapReached { reason: StopReason::PlainReplies, message });
         }
         Verdict::GoOn
     }
 
-    /// A reply with tool calls.
+    /// Counts the calls of a reply.
     pub(super) fn calls(&mut self, calls: &[ToolCall]) -> Verdict {
         self.plain = 0;
         let mut warn = false;
@@ -126,7 +125,7 @@ impl Governor {
                     "{} was called {} times in a row with the same arguments",
                     call.name, self.identical
                 );
-                return Verdict::End(Enough { reason: StopReason::RepeatedCalls, message });
+                return Verdict::End(CapReached { reason: StopReason::RepeatedCalls, message });
             }
             warn |= self.caps.identical_warn > 0 && self.identical == self.caps.identical_warn;
         }
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     fn governor(change: impl FnOnce(&mut Caps)) -> Governor {
-        let mut caps = Caps::of(&Limits::default(), &RunSpec::default());
+        let mut caps = Caps::of(&Limits::default());
         change(&mut caps);
         Governor::new(caps, Usage::default())
     }
@@ -163,14 +162,14 @@ mod tests {
             .map(|_| match governor.calls(&same) {
                 Verdict::GoOn => "go",
                 Verdict::Warn(_) => "warn",
-                Verdict::End(enough) => enough.reason.as_str(),
+                Verdict::End(cap) => cap.reason.as_str(),
             })
             .collect();
         assert_eq!(verdicts, ["go", "go", "warn", "go", "go", "repeated_calls"]);
     }
 
     #[test]
-    fn another_call_in_between_starts_the_count_anew() {
+    fn another_call_in_between_resets_the_count() {
         let mut governor = governor(|_| {});
         for _ in 0..20 {
             assert_eq!(governor.calls(&[call("look", "{}"), call("look", r#"{"at":1}"#)]), Verdict::GoOn);
@@ -184,19 +183,19 @@ mod tests {
         governor.calls(&[call("look", "{}")]);
         assert_eq!(governor.plain_reply(), Verdict::GoOn);
         assert!(
-            matches!(governor.plain_reply(), Verdict::End(enough) if enough.reason == StopReason::PlainReplies)
+            matches!(governor.plain_reply(), Verdict::End(cap) if cap.reason == StopReason::PlainReplies)
         );
     }
 
     #[test]
     fn caps_on_turns_tokens_and_time_are_checked_before_the_request() {
         let reason = |governor: &Governor, estimate, elapsed| {
-            governor.before_request(estimate, Duration::from_secs(elapsed)).map_err(|enough| enough.reason)
+            governor.before_request(estimate, Duration::from_secs(elapsed)).map_err(|cap| cap.reason)
         };
         let mut tested = governor(|caps| {
             caps.turns = 2;
             caps.tokens = 100;
-            caps.wall = Duration::from_secs(10);
+            caps.time = Duration::from_secs(10);
         });
         assert_eq!(reason(&tested, 100, 9), Ok(()));
         assert_eq!(reason(&tested, 101, 0), Err(StopReason::TokenLimit));

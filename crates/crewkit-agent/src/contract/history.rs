@@ -1,6 +1,6 @@
-//! The conversation: built from a transcript, kept within the model's window.
+//! The messages of a conversation: rebuilt from a transcript, kept within the model's window.
 
-use crate::event::{Event, EventBody, ToolCall};
+use crate::event::{EventBody, ToolCall};
 use crate::model::Message;
 
 use super::prompt;
@@ -8,7 +8,7 @@ use super::prompt;
 /// Stands in for a tool result that was dropped to make room.
 const DROPPED: &str = "(dropped to make room; call the tool again if it is needed)";
 
-/// A conversation: the opening, which always stays, and what followed.
+/// The messages sent with a request: the opening, which always stays, and what followed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct History {
     opening: usize,
@@ -31,13 +31,17 @@ impl History {
         self.messages.push(message);
     }
 
-    /// Exchanges the opening, when the model turns out to take no tools.
+    pub(super) fn extend(&mut self, messages: Vec<Message>) {
+        self.messages.extend(messages);
+    }
+
+    /// Replaces the opening.
     pub(super) fn reopen(&mut self, opening: impl IntoIterator<Item = Message>) {
         let rest = self.messages.split_off(self.opening);
         *self = Self::new(opening, rest);
     }
 
-    /// Drops the contents of all but the newest tool results; says whether that made room.
+    /// Drops the contents of all but the newest tool results. Returns whether that made room.
     pub(super) fn drop_old_results(&mut self) -> bool {
         const KEPT_RESULTS: usize = 4;
         let mut seen = 0;
@@ -54,8 +58,8 @@ impl History {
         dropped
     }
 
-    /// Where the part to keep begins: whole turns from the end, within `budget` tokens, never a result without its call.
-    /// `None` when there is nothing that could be summarised away.
+    /// Returns where the part to keep begins: whole turns from the end, within `budget` tokens, never a result without its
+    /// call. Returns `None` if nothing could be summarised.
     pub(super) fn split_for_summary(&self, budget: u64) -> Option<usize> {
         let mut kept_from = self.messages.len();
         let mut tokens = 0;
@@ -71,14 +75,14 @@ impl History {
         (kept_from > self.opening).then_some(kept_from)
     }
 
-    /// The part before `kept_from`, with the wish to have it summarised.
+    /// Returns the messages before `kept_from`, followed by the request to summarise them.
     pub(super) fn summary_request(&self, kept_from: usize) -> Vec<Message> {
         let mut messages = self.messages[..kept_from].to_vec();
         messages.push(Message::User(prompt::SUMMARISE.to_owned()));
         messages
     }
 
-    /// Puts `summary` in place of everything before `kept_from`; returns how many messages were kept.
+    /// Replaces everything between the opening and `kept_from` by `summary`. Returns how many messages were kept.
     pub(super) fn replace_with_summary(&mut self, kept_from: usize, summary: &str) -> usize {
         let kept = self.messages.split_off(kept_from);
         self.messages.truncate(self.opening);
@@ -88,12 +92,12 @@ impl History {
         count
     }
 
-    /// About how many tokens the part has that could be summarised.
+    /// Estimates the tokens of everything after the opening.
     pub(super) fn past_tokens(&self) -> u64 {
         self.messages.iter().skip(self.opening).map(message_tokens).sum()
     }
 
-    /// About how many tokens the conversation has.
+    /// Estimates the tokens of all messages.
     pub(super) fn tokens(&self) -> u64 {
         self.messages.iter().map(message_tokens).sum()
     }
@@ -111,30 +115,25 @@ fn message_tokens(message: &Message) -> u64 {
     estimate_tokens(bytes) + 4
 }
 
-/// A cautious guess: three bytes a token, a little more than most tokenizers need for prose and code.
+/// Estimates tokens at three bytes each, slightly more than most tokenizers need for prose and code.
 pub fn estimate_tokens(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(3)
 }
 
-/// The messages a transcript stands for, without the opening.
+/// Rebuilds the messages of a transcript, without the opening.
 ///
-/// A call without a result was under way when the run was interrupted. It is answered truthfully, so that it is never run
-/// twice by itself and never sent without a result.
-pub fn rebuild<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Message> {
+/// Results are recorded as their calls end; here they stand in the order of the calls. A call without a result was
+/// interrupted: it gets an answer that says so, since models refuse calls without results and the call must not be repeated
+/// without a look at its effects.
+pub fn rebuild<'a>(entries: impl IntoIterator<Item = &'a EventBody>) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
-    let mut open: Vec<ToolCall> = Vec::new();
-    for event in events {
-        match &event.body {
-            EventBody::Assistant { content, tool_calls, .. } => {
-                answer_open(&mut messages, &mut open);
-                messages
-                    .push(Message::Assistant { content: content.clone(), tool_calls: tool_calls.clone() });
-                open.clone_from(tool_calls);
-            }
+    let mut open: Vec<(ToolCall, Option<Message>)> = Vec::new();
+    for entry in entries {
+        match entry {
             EventBody::ToolResult { call_id, name, content, is_error } => {
-                if let Some(at) = open.iter().position(|call| call.id == *call_id) {
-                    open.remove(at);
-                    messages.push(Message::Tool {
+                let call = open.iter_mut().find(|(call, result)| call.id == *call_id && result.is_none());
+                if let Some((_, result)) = call {
+                    *result = Some(Message::Tool {
                         call_id: call_id.clone(),
                         name: name.clone(),
                         content: content.clone(),
@@ -142,30 +141,35 @@ pub fn rebuild<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Message> 
                     });
                 }
             }
-            EventBody::Nudge { content } => {
-                answer_open(&mut messages, &mut open);
+            EventBody::Assistant { content, tool_calls, .. } => {
+                messages.extend(open.drain(..).map(answered));
+                messages
+                    .push(Message::Assistant { content: content.clone(), tool_calls: tool_calls.clone() });
+                open.extend(tool_calls.iter().map(|call| (call.clone(), None)));
+            }
+            EventBody::User { content } | EventBody::Nudge { content } => {
+                messages.extend(open.drain(..).map(answered));
                 messages.push(Message::User(content.clone()));
             }
-            EventBody::Compacted { summary, kept } => {
-                let kept_from = messages.len().saturating_sub(*kept);
-                let kept = messages.split_off(kept_from);
+            EventBody::Compacted { summary, kept, .. } => {
+                messages.extend(open.drain(..).map(answered));
+                let kept = messages.split_off(messages.len().saturating_sub(*kept));
                 messages = vec![Message::User(prompt::summary_so_far(summary))];
                 messages.extend(kept);
             }
             EventBody::Status { .. } | EventBody::Note { .. } | EventBody::Error { .. } => {}
         }
     }
-    answer_open(&mut messages, &mut open);
+    messages.extend(open.drain(..).map(answered));
     messages
 }
 
-fn answer_open(messages: &mut Vec<Message>, open: &mut Vec<ToolCall>) {
-    for call in open.drain(..) {
-        messages.push(Message::Tool {
-            call_id: call.id,
-            name: call.name,
-            content: prompt::UNKNOWN_RESULT.to_owned(),
-            is_error: true,
-        });
-    }
+/// Returns the result of a call, or the answer for one that was interrupted.
+fn answered((call, result): (ToolCall, Option<Message>)) -> Message {
+    result.unwrap_or_else(|| Message::Tool {
+        call_id: call.id,
+        name: call.name,
+        content: prompt::UNKNOWN_RESULT.to_owned(),
+        is_error: true,
+    })
 }

@@ -1,76 +1,64 @@
-//! Finding `[CONTRACT COMPLETE]` and `[CONTRACT FAILED]` in what a model says.
+//! Finds `[CONTRACT COMPLETE]` and `[CONTRACT FAILED]` in the text of a reply.
 //!
-//! A marker counts on a line of its own or at the very end of the text, never inside a code fence. Reasoning is not part
-//! of the text that arrives here.
+//! A marker counts anywhere in the text except inside a code fence. Reasoning is not part of the text.
 
-const COMPLETE: &str = "[CONTRACT COMPLETE]";
-const FAILED: &str = "[CONTRACT FAILED]";
+const MARKERS: [(&str, MarkerKind); 2] =
+    [("[CONTRACT COMPLETE]", MarkerKind::Complete), ("[CONTRACT FAILED]", MarkerKind::Failed)];
 
-/// What a marker says.
+/// The outcome a marker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkerKind {
     /// The contract is fulfilled.
     Complete,
-    /// It cannot be.
+    /// The contract cannot be fulfilled.
     Failed,
 }
 
-/// A marker with the text around it.
+/// A marker and the text around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// What it says.
+    /// The outcome it reports.
     pub kind: MarkerKind,
-    /// The text without the marker: the summary, or the reason.
+    /// The text without the marker: the summary, or the reason of the failure.
     pub rest: String,
 }
 
-/// Looks for a marker; of several the last one counts.
+/// Returns the last marker of `text`, or `None` if there is none outside code fences.
 pub fn find_marker(text: &str) -> Option<Marker> {
-    let lines: Vec<&str> = text.lines().collect();
-    let last_spoken = lines.iter().rposition(|line| !line.trim().is_empty())?;
     let mut fence: Option<&str> = None;
     let mut found = None;
-    for (index, line) in lines.iter().enumerate() {
-        let bare = line.trim();
-        match (fence, fence_of(bare)) {
+    let mut line_start = 0;
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim();
+        match (fence, fence_of(trimmed)) {
             (None, Some(opening)) => fence = Some(opening),
-            (Some(open), Some(closing)) if closing.starts_with(open) && bare.len() == closing.len() => {
+            (Some(open), Some(closing)) if closing.starts_with(open) && trimmed.len() == closing.len() => {
                 fence = None;
             }
             (None, None) => {
-                if let Some((kind, before)) = marker_in(bare, index == last_spoken) {
-                    found = Some((index, kind, before));
-                }
+                let last = MARKERS.iter().filter_map(|(marker, kind)| {
+                    line.rfind(marker).map(|at| (line_start + at, marker.len(), *kind))
+                });
+                found = last.max_by_key(|(at, ..)| *at).or(found);
             }
             (Some(_), _) => {}
         }
+        line_start += line.len();
     }
-    let (index, kind, before) = found?;
-    let rest: Vec<&str> =
-        lines.iter().enumerate().map(|(at, line)| if at == index { before } else { *line }).collect();
-    Some(Marker { kind, rest: rest.join("\n").trim().to_owned() })
+    let (at, length, kind) = found?;
+    let is_decoration = |c: char| matches!(c, '*' | '_' | '#' | '>' | ' ' | '\t');
+    let before = text[..at].trim_end_matches(is_decoration);
+    let after = text[at + length..].trim_start_matches(is_decoration);
+    let is_inline = !before.is_empty() && !before.ends_with('\n') && after.starts_with(char::is_alphanumeric);
+    let rest = if is_inline { format!("{before} {after}") } else { format!("{before}{after}") };
+    Some(Marker { kind, rest: rest.trim().to_owned() })
 }
 
-/// The run of backticks or tildes a fence line begins with.
+/// Returns the backticks or tildes that a fence line begins with.
 fn fence_of(line: &str) -> Option<&str> {
     let mark = line.chars().next().filter(|first| matches!(first, '`' | '~'))?;
     let length = line.len() - line.trim_start_matches(mark).len();
     (length >= 3).then(|| &line[..length])
-}
-
-/// The marker of a line, and the text before it.
-fn marker_in(line: &str, is_last: bool) -> Option<(MarkerKind, &str)> {
-    let undecorated = line.trim_matches(|c: char| matches!(c, '*' | '_' | '#' | '>') || c.is_whitespace());
-    for (text, kind) in [(COMPLETE, MarkerKind::Complete), (FAILED, MarkerKind::Failed)] {
-        if undecorated == text {
-            return Some((kind, ""));
-        }
-        let end = line.trim_end_matches(|c: char| matches!(c, '*' | '_' | '.') || c.is_whitespace());
-        if is_last && let Some(before) = end.strip_suffix(text) {
-            return Some((kind, before.trim_end_matches(['*', '_', ' '])));
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -89,8 +77,10 @@ mod tests {
             ("  **[CONTRACT COMPLETE]**  ", Some((Complete, ""))),
             ("No network.\n[CONTRACT FAILED]", Some((Failed, "No network."))),
             ("[CONTRACT COMPLETE]\nwait\n[CONTRACT FAILED]", Some((Failed, "[CONTRACT COMPLETE]\nwait"))),
-            ("I will say [CONTRACT COMPLETE] when done.", None),
-            ("I will end with [CONTRACT COMPLETE]\nand now I begin.", None),
+            ("The work is [CONTRACT COMPLETE] and tested.", Some((Complete, "The work is and tested."))),
+            ("Done [CONTRACT COMPLETE]\nand tested.", Some((Complete, "Done\nand tested."))),
+            ("Done: **[CONTRACT COMPLETE]**.", Some((Complete, "Done:."))),
+            ("[CONTRACT FAILED] no, [CONTRACT COMPLETE]", Some((Complete, "[CONTRACT FAILED] no,"))),
             ("```\n[CONTRACT COMPLETE]\n```", None),
             ("````\n```\n[CONTRACT COMPLETE]\n````\nnot yet", None),
             ("```\nunclosed\n[CONTRACT COMPLETE]", None),

@@ -5,17 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crewkit_core::Limits;
 use crewkit_core::run::{RunId, StopReason};
-use crewkit_core::{Limits, Timestamp};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::event::{Event, Usage};
+use crate::event::Usage;
 use crate::model::{Ask, AskError, Message, Model, Reply, WantedCall};
-use crate::store::RunSpec;
 
 struct Scripted {
     replies: Mutex<VecDeque<Reply>>,
@@ -42,7 +41,7 @@ impl Model for Scripted {
     }
 }
 
-/// Answers with the call's name; tools called `alone_…` want no company. Notes when calls begin and end.
+/// Answers with the call's name; tools called `exclusive_…` run alone, those called `hang` never end. Notes when calls begin and end.
 #[derive(Default)]
 struct Watched {
     log: Mutex<Vec<String>>,
@@ -55,12 +54,15 @@ impl Toolbox for Watched {
         Vec::new()
     }
 
-    fn company(&self, name: &str) -> Company {
-        if name.starts_with("alone") { Company::Alone } else { Company::Any }
+    fn concurrency(&self, name: &str) -> Concurrency {
+        if name.starts_with("exclusive") { Concurrency::Exclusive } else { Concurrency::Shared }
     }
 
     fn call<'a>(&'a self, call: &'a ToolCall, _: Value) -> BoxFuture<'a, ToolAnswer> {
         async move {
+            if call.name == "hang" {
+                std::future::pending::<()>().await;
+            }
             let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
             self.together.fetch_max(now, Ordering::SeqCst);
             // Later calls finish first.
@@ -82,7 +84,7 @@ impl Transcript for Written {
         &self,
         entries: Vec<EventBody>,
         durability: Durability,
-    ) -> BoxFuture<'_, Result<(), StoreError>> {
+    ) -> BoxFuture<'_, Result<(), TranscriptError>> {
         self.0.lock().unwrap().extend(entries.into_iter().map(|entry| (entry, durability)));
         async { Ok(()) }.boxed()
     }
@@ -92,41 +94,42 @@ struct Stage {
     model: Scripted,
     toolbox: Watched,
     transcript: Written,
+    halt: CancellationToken,
 }
 
 impl Stage {
     fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
         let model = Scripted { replies: Mutex::new(replies.into_iter().collect()), asked: Mutex::default() };
-        Self { model, toolbox: Watched::default(), transcript: Written::default() }
+        Self {
+            model,
+            toolbox: Watched::default(),
+            transcript: Written::default(),
+            halt: CancellationToken::new(),
+        }
     }
 
     async fn play(&self, past: Vec<Message>) -> End {
         let id: RunId = "agent-1".parse().unwrap();
         carry_out(Assignment {
-            id: &id,
-            contract: "do",
-            workdir: None,
-            caps: Caps::of(&Limits::default(), &RunSpec::default()),
+            goal: Goal::Contract(Contract { id: &id, text: "do", workdir: None, max_payload: 1000 }),
+            caps: Caps::of(&Limits::default()),
             used: Usage::default(),
             past,
             model: &self.model,
             toolbox: &self.toolbox,
             transcript: &self.transcript,
-            halt: CancellationToken::new(),
-            speaking: &|_| {},
-            elapsed: Arc::new(|| Duration::ZERO),
-            max_payload: 1000,
+            halt: self.halt.clone(),
+            on_text: &|_| {},
+            elapsed: &|| Duration::ZERO,
             max_result: 1000,
             parallel: 8,
         })
         .await
     }
 
-    /// The transcript as stored events.
-    fn events(&self) -> Vec<Event> {
-        let written = self.transcript.0.lock().unwrap();
-        let events = written.iter().zip(1..);
-        events.map(|((body, _), seq)| Event { seq, at: Timestamp::default(), body: body.clone() }).collect()
+    /// The transcript.
+    fn entries(&self) -> Vec<EventBody> {
+        self.transcript.0.lock().unwrap().iter().map(|(body, _)| body.clone()).collect()
     }
 }
 
@@ -164,11 +167,11 @@ async fn calls_run_side_by_side_and_answer_in_order() {
 
 #[tokio::test]
 async fn a_tool_that_changes_things_runs_alone_and_in_its_place() {
-    let reply = calls(&[("1", "look", "{}"), ("2", "alone_write", "{}"), ("3", "look_again", "{}")]);
+    let reply = calls(&[("1", "look", "{}"), ("2", "exclusive_write", "{}"), ("3", "look_again", "{}")]);
     let stage = Stage::new([reply, complete()]);
     stage.play(vec![]).await;
     assert_eq!(stage.toolbox.together.load(Ordering::SeqCst), 1);
-    assert_eq!(*stage.toolbox.log.lock().unwrap(), ["look", "alone_write", "look_again"]);
+    assert_eq!(*stage.toolbox.log.lock().unwrap(), ["look", "exclusive_write", "look_again"]);
 }
 
 #[tokio::test]
@@ -205,7 +208,7 @@ async fn a_transcript_rebuilds_the_conversation() {
     let stage = Stage::new([words, same(), same(), same(), calls(&[("y", "a", "{}"), ("y", "b", "[]")])]);
     assert!(matches!(stage.play(vec![]).await, End::Stopped { reason: StopReason::ModelFailed, .. }));
     let asked = stage.model.asked.lock().unwrap().last().unwrap().clone();
-    assert_eq!(rebuild(&stage.events()), asked[2..], "all but the opening");
+    assert_eq!(rebuild(&stage.entries()), asked[2..], "all but the opening");
 }
 
 #[tokio::test]
@@ -213,8 +216,7 @@ async fn a_call_that_was_under_way_is_answered_truthfully_and_not_repeated() {
     let stage = Stage::new([calls(&[("1", "look", "{}"), ("2", "send_mail", "{}")]), complete()]);
     stage.play(vec![]).await;
     // The crash came after the wish was written and before its results were.
-    let events: Vec<Event> = stage.events().into_iter().take(1).collect();
-    let past = rebuild(&events);
+    let past = rebuild(&stage.entries()[..1]);
     assert!(matches!(&past[2], Message::Tool { name, is_error: true, content, .. }
         if name == "send_mail" && content.contains("not known")));
     let resumed = Stage::new([complete()]);
@@ -222,6 +224,32 @@ async fn a_call_that_was_under_way_is_answered_truthfully_and_not_repeated() {
     assert!(resumed.toolbox.log.lock().unwrap().is_empty());
     let asked = resumed.model.asked.lock().unwrap();
     assert!(matches!(asked[0].last(), Some(Message::User(text)) if text.contains("interrupted")));
+}
+
+/// The second call has ended when the run is stopped during the first one.
+#[tokio::test]
+async fn a_stop_keeps_the_results_of_calls_that_have_ended() {
+    let stage = Stage::new([calls(&[("1", "hang", "{}"), ("2", "quick", "{}")])]);
+    let stop = async {
+        while stage.entries().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        stage.halt.cancel();
+    };
+    let (end, ()) = tokio::join!(stage.play(vec![]), async {
+        tokio::time::timeout(Duration::from_mins(1), stop).await.expect("the result was not recorded");
+    });
+    assert_eq!(end, End::Halted);
+    let results: Vec<(String, String, bool)> = rebuild(&stage.entries())
+        .into_iter()
+        .filter_map(|message| match message {
+            Message::Tool { call_id, content, is_error, .. } => Some((call_id, content, is_error)),
+            _ => None,
+        })
+        .collect();
+    let unknown = prompt::UNKNOWN_RESULT.to_owned();
+    let expected = [("1".to_owned(), unknown, true), ("2".to_owned(), "quick".to_owned(), false)];
+    assert_eq!(results, expected, "in the order of the calls");
 }
 
 #[test]
@@ -236,15 +264,10 @@ fn a_summary_in_the_transcript_replaces_what_it_stands_for() {
         say("one"),
         say("two"),
         say("three"),
-        EventBody::Compacted { summary: "S".into(), kept: 1 },
+        EventBody::Compacted { summary: "S".into(), kept: 1, usage: None },
         say("four"),
     ];
-    let events: Vec<Event> = bodies
-        .into_iter()
-        .zip(1..)
-        .map(|(body, seq)| Event { seq, at: Timestamp::default(), body })
-        .collect();
-    let texts: Vec<String> = rebuild(&events)
+    let texts: Vec<String> = rebuild(&bodies)
         .into_iter()
         .map(|message| match message {
             Message::User(text) => text,

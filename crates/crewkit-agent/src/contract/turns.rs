@@ -1,168 +1,158 @@
-//! The loop: one turn after the other until something ends it.
+//! The loop: one request after the other until the goal is reached or something ends it.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crewkit_core::run::{RunId, StopReason};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::completion::{self, AGENT_COMPLETE, Delivery};
-use super::governor::{Caps, Enough, Governor, Verdict};
+use super::governor::{CapReached, Caps, Governor, Verdict};
 use super::history::History;
 use super::marker::{MarkerKind, find_marker};
-use super::prompt::{self, Ending};
-use super::{Company, Durability, ToolAnswer, Toolbox, Transcript, estimate_tokens};
+use super::prompt::{self, ToolUse};
+use super::{Concurrency, Durability, ToolAnswer, Toolbox, Transcript, TranscriptError, estimate_tokens};
 use crate::event::{EventBody, ToolCall, Usage};
 use crate::model::{Ask, AskError, Message, Model, Reply, ToolDef};
-use crate::store::StoreError;
 
 /// Share of the window a request may fill before older turns are summarised, in percent.
 const FULL_PERCENT: u64 = 80;
-/// Share of the window the newest turns may keep after that.
+/// Share of the window that the newest turns may keep after that, in percent.
 const KEEP_PERCENT: u64 = 30;
 
-/// Everything one attempt needs.
-pub struct Assignment<'a> {
+/// What the loop works towards.
+pub enum Goal<'a> {
+    /// Fulfil a contract.
+    Contract(Contract<'a>),
+    /// Answer the newest message of a chat; the first reply without tool calls is the answer.
+    Answer,
+}
+
+/// The contract of a run.
+pub struct Contract<'a> {
     /// The run.
     pub id: &'a RunId,
-    /// Its contract.
-    pub contract: &'a str,
-    /// Where it works, if anywhere.
-    pub workdir: Option<PathBuf>,
-    /// What it may use up.
+    /// The text of the contract.
+    pub text: &'a str,
+    /// The working directory, if the run has one.
+    pub workdir: Option<&'a Path>,
+    /// Largest payload in bytes.
+    pub max_payload: u64,
+}
+
+/// Everything the loop needs.
+pub struct Assignment<'a> {
+    /// What to work towards.
+    pub goal: Goal<'a>,
+    /// What may be used.
     pub caps: Caps,
     /// Tokens of earlier attempts.
     pub used: Usage,
-    /// The conversation of earlier attempts, from [`super::rebuild`].
+    /// Earlier messages, from [`super::rebuild`].
     pub past: Vec<Message>,
-    /// Whom to ask.
+    /// The model to ask.
     pub model: &'a dyn Model,
-    /// What it may use.
+    /// The tools the model may call.
     pub toolbox: &'a dyn Toolbox,
-    /// Where everything is written first.
+    /// Where everything is recorded before it has consequences.
     pub transcript: &'a dyn Transcript,
-    /// Cancelled when the run has ended by another hand.
+    /// Cancelled when somebody else has ended the run.
     pub halt: CancellationToken,
-    /// Hears words as they arrive.
-    pub speaking: &'a (dyn Fn(&str) + Send + Sync),
-    /// Time since the attempt began.
-    pub elapsed: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// Largest payload.
-    pub max_payload: u64,
-    /// Largest tool result handed to the model.
+    /// Receives the text of a reply as it arrives.
+    pub on_text: &'a (dyn Fn(&str) + Send + Sync),
+    /// Returns the working time of the attempt.
+    pub elapsed: &'a (dyn Fn() -> Duration + Send + Sync),
+    /// Largest tool result handed to the model, in bytes.
     pub max_result: usize,
-    /// Tool calls at once.
+    /// Tool calls that run at once.
     pub parallel: usize,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The agent delivered.
+    /// The goal is reached.
     Completed {
-        /// What it says it did.
+        /// The agent's summary; for a chat, the answer.
         summary: String,
         /// The work product.
         payload: Option<String>,
     },
-    /// It did not.
+    /// The goal is not reached.
     Stopped {
-        /// Why.
+        /// The kind of reason.
         reason: StopReason,
-        /// In words.
+        /// The reason in words.
         error: String,
     },
-    /// Somebody else ended the run; its state says how.
+    /// Somebody else ended the run; its record says how.
     Halted,
 }
 
-impl From<Enough> for End {
-    fn from(enough: Enough) -> Self {
-        Self::Stopped { reason: enough.reason, error: enough.message }
+impl From<CapReached> for End {
+    fn from(cap: CapReached) -> Self {
+        Self::Stopped { reason: cap.reason, error: cap.message }
     }
 }
 
-impl From<StoreError> for End {
-    fn from(error: StoreError) -> Self {
+impl From<TranscriptError> for End {
+    fn from(error: TranscriptError) -> Self {
         match error {
-            // The run was deleted or begun anew under our hands.
-            StoreError::Unknown(_) | StoreError::Stale => Self::Halted,
-            error => Self::Stopped { reason: StopReason::StoreFailed, error: error.to_string() },
+            TranscriptError::AttemptOver => Self::Halted,
+            TranscriptError::Failed(error) => Self::Stopped { reason: StopReason::StoreFailed, error },
         }
     }
 }
 
-/// Works on a contract until it ends.
+/// Works on an assignment until it ends.
 pub async fn carry_out(assignment: Assignment<'_>) -> End {
-    let mut worker = Worker::new(assignment);
+    let mut turns = TurnLoop::new(assignment);
     loop {
-        match worker.turn().await {
-            Ok(()) => {}
-            Err(end) => return end,
+        if let Err(end) = turns.turn().await {
+            return end;
         }
     }
 }
 
-struct Worker<'a> {
+struct TurnLoop<'a> {
     job: Assignment<'a>,
     history: History,
-    tools: Tools,
     governor: Governor,
-    ending: Ending,
+    tool_use: ToolUse,
     call_ids: HashSet<String>,
-    resumed: bool,
+    is_resumed: bool,
 }
 
-/// What the model is offered; the same in every turn, so it is put together once.
-#[derive(Default)]
-struct Tools {
-    offered: Vec<Arc<ToolDef>>,
-    tokens: u64,
-}
-
-impl Tools {
-    fn of(toolbox: &dyn Toolbox) -> Self {
-        let mut offered = vec![completion::definition()];
-        offered.extend(toolbox.tools());
-        let bytes = |tool: &Arc<ToolDef>| {
-            tool.input_schema.to_string().len() + tool.description.len() + tool.name.len()
-        };
-        let tokens = offered.iter().map(|tool| estimate_tokens(bytes(tool))).sum();
-        Self { offered, tokens }
-    }
-}
-
-impl<'a> Worker<'a> {
+impl<'a> TurnLoop<'a> {
     fn new(mut job: Assignment<'a>) -> Self {
-        let ending = ending_for(job.model);
+        let tool_use = if job.model.takes_tools() { ToolUse::Offered } else { ToolUse::Refused };
         let past = std::mem::take(&mut job.past);
-        let resumed = !past.is_empty();
+        let is_resumed = matches!(job.goal, Goal::Contract(_)) && !past.is_empty();
         let mut call_ids = HashSet::new();
         for message in &past {
             if let Message::Assistant { tool_calls, .. } = message {
                 call_ids.extend(tool_calls.iter().map(|call| call.id.clone()));
             }
         }
-        let opening = prompt::opening(job.id, job.contract, job.workdir.as_deref(), ending);
+        let history = History::new(prompt::opening(&job.goal, tool_use), past);
         let governor = Governor::new(job.caps.clone(), job.used);
-        let tools = if ending == Ending::Tool { Tools::of(job.toolbox) } else { Tools::default() };
-        Self { history: History::new(opening, past), tools, governor, ending, job, call_ids, resumed }
+        Self { job, history, governor, tool_use, call_ids, is_resumed }
     }
 
-    /// One request and what follows from it; `Err` is the end.
+    /// Sends one request and acts on the reply; `Err` is the end.
     async fn turn(&mut self) -> Result<(), End> {
-        if std::mem::take(&mut self.resumed) {
+        if std::mem::take(&mut self.is_resumed) {
             self.nudge(prompt::RESUMED.to_owned()).await?;
         }
         let (reply, estimate) = self.ask().await?;
         let spent = reply.usage.map_or_else(|| estimate + estimate_tokens(reply.content.len()), Usage::total);
         self.governor.count_reply(spent);
         let (calls, oversized) = self.adopt_calls(&reply);
-        // Written before anything it wants is done. A call whose effect may have happened is always in the transcript.
+        // Calls are on disk before they run, so that the transcript holds every call that may have had an effect.
         let durability = if calls.is_empty() { Durability::Soon } else { Durability::Now };
         let entry = EventBody::Assistant {
             content: reply.content.clone(),
@@ -175,33 +165,32 @@ impl<'a> Worker<'a> {
             return Err(End::Halted);
         }
         self.history.push(Message::Assistant { content: reply.content.clone(), tool_calls: calls.clone() });
-        if calls.is_empty() { self.plain(&reply).await } else { self.act(calls, &oversized).await }
+        if calls.is_empty() { self.plain(reply).await } else { self.act(calls, &oversized).await }
     }
 
-    /// Asks until there is a reply, making room where that is what is missing.
+    /// Asks until there is a reply; makes room if the conversation is too long.
     async fn ask(&mut self) -> Result<(Reply, u64), End> {
         let mut overflows = 0;
         loop {
+            let tools = self.offered_tools();
+            let tool_tokens: u64 = tools.iter().map(|tool| tool_tokens(tool)).sum();
             if let Some(window) = self.job.model.window()
-                && self.tokens() > window * FULL_PERCENT / 100
                 && overflows == 0
             {
-                self.make_room(window).await?;
+                self.make_room(window, tool_tokens).await?;
             }
-            let estimate = self.tokens();
+            let estimate = tool_tokens + self.history.tokens();
             self.governor.before_request(estimate, (self.job.elapsed)())?;
             if self.job.halt.is_cancelled() {
                 return Err(End::Halted);
             }
-            match self.request(self.history.messages(), &self.tools.offered).await {
+            match self.request(self.history.messages(), &tools).await {
                 Ok(reply) => return Ok((reply, estimate)),
                 Err(AskError::Halted) => return Err(End::Halted),
-                Err(AskError::ToolsRefused) if self.ending == Ending::Tool => {
-                    self.ending = Ending::Marker;
-                    self.tools = Tools::default();
-                    let (id, contract) = (self.job.id, self.job.contract);
-                    self.history.reopen(prompt::opening(id, contract, None, self.ending));
-                    let note = EventBody::note("the model takes no tools; it was asked again without");
+                Err(AskError::ToolsRefused) if self.tool_use == ToolUse::Offered => {
+                    self.tool_use = ToolUse::Refused;
+                    self.history.reopen(prompt::opening(&self.job.goal, self.tool_use));
+                    let note = EventBody::note("The model takes no tools; it is asked without.");
                     self.job.transcript.append(vec![note], Durability::Soon).await?;
                 }
                 Err(overflow @ AskError::Overflow(_)) => {
@@ -225,26 +214,32 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// About how many tokens the next request has.
-    fn tokens(&self) -> u64 {
-        self.tools.tokens + self.history.tokens()
+    fn offered_tools(&self) -> Vec<Arc<ToolDef>> {
+        if self.tool_use == ToolUse::Refused {
+            return Vec::new();
+        }
+        let completion = matches!(self.job.goal, Goal::Contract(_)).then(completion::definition);
+        completion.into_iter().chain(self.job.toolbox.tools()).collect()
     }
 
     async fn request(&self, messages: &[Message], tools: &[Arc<ToolDef>]) -> Result<Reply, AskError> {
-        let ask = Ask { messages, tools, halt: &self.job.halt, speaking: self.job.speaking };
+        let ask = Ask { messages, tools, halt: &self.job.halt, on_text: self.job.on_text };
         self.job.model.ask(ask).await
     }
 
-    /// Makes room before a request that would come too close to the window.
-    async fn make_room(&mut self, window: u64) -> Result<(), End> {
-        self.history.drop_old_results();
-        if self.tokens() > window * FULL_PERCENT / 100 {
+    /// Makes room before a request that would nearly fill the window.
+    async fn make_room(&mut self, window: u64, tool_tokens: u64) -> Result<(), End> {
+        let full = window * FULL_PERCENT / 100;
+        if tool_tokens + self.history.tokens() > full {
+            self.history.drop_old_results();
+        }
+        if tool_tokens + self.history.tokens() > full {
             self.summarise(window * KEEP_PERCENT / 100).await?;
         }
         Ok(())
     }
 
-    /// Lets the model summarise all but the newest turns; false when there was nothing to summarise or it could not.
+    /// Lets the model summarise all but the newest turns. Returns whether that made room.
     async fn summarise(&mut self, keep_tokens: u64) -> Result<bool, End> {
         let Some(kept_from) = self.history.split_for_summary(keep_tokens) else { return Ok(false) };
         let request = self.history.summary_request(kept_from);
@@ -254,7 +249,7 @@ impl<'a> Worker<'a> {
             Ok(reply) if !reply.content.trim().is_empty() => {
                 self.governor.count_reply(reply.usage.map_or(estimate, Usage::total));
                 let kept = self.history.replace_with_summary(kept_from, &reply.content);
-                let entry = EventBody::Compacted { summary: reply.content, kept };
+                let entry = EventBody::Compacted { summary: reply.content, kept, usage: reply.usage };
                 self.job.transcript.append(vec![entry], Durability::Soon).await?;
                 if self.job.halt.is_cancelled() { Err(End::Halted) } else { Ok(true) }
             }
@@ -264,7 +259,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Gives every call an id of its own. Returns also those whose arguments were too long.
+    /// Gives every call a unique id. Also returns the ids of calls whose arguments were too long.
     fn adopt_calls(&mut self, reply: &Reply) -> (Vec<ToolCall>, HashSet<String>) {
         let mut oversized = HashSet::new();
         let mut calls = Vec::with_capacity(reply.calls.len());
@@ -279,7 +274,7 @@ impl<'a> Worker<'a> {
             if wanted.oversized {
                 oversized.insert(id.clone());
             }
-            // Broken arguments would break every later request that carries them; the error answer quotes enough.
+            // Servers refuse a history with broken arguments; the result says what was wrong with them.
             let arguments =
                 if wanted.oversized || wanted.arguments.trim().is_empty() { "{}" } else { &wanted.arguments };
             calls.push(ToolCall { id, name: wanted.name.clone(), arguments: arguments.to_owned() });
@@ -287,8 +282,11 @@ impl<'a> Worker<'a> {
         (calls, oversized)
     }
 
-    /// A reply without calls: it finishes, or is asked to go on.
-    async fn plain(&mut self, reply: &Reply) -> Result<(), End> {
+    /// Handles a reply without calls: it reaches the goal, or the model is asked to go on.
+    async fn plain(&mut self, reply: Reply) -> Result<(), End> {
+        if matches!(self.job.goal, Goal::Answer) {
+            return Err(End::Completed { summary: reply.content, payload: None });
+        }
         if let Some(marker) = find_marker(&reply.content) {
             return Err(match marker.kind {
                 MarkerKind::Complete => End::Completed { summary: marker.rest, payload: None },
@@ -299,10 +297,10 @@ impl<'a> Worker<'a> {
                 }
             });
         }
-        if let Verdict::End(enough) = self.governor.plain_reply() {
-            return Err(enough.into());
+        if let Verdict::End(cap) = self.governor.plain_reply() {
+            return Err(cap.into());
         }
-        self.nudge(prompt::go_on(self.ending, reply.cut)).await
+        self.nudge(prompt::go_on(self.tool_use, reply.cut)).await
     }
 
     async fn nudge(&mut self, content: String) -> Result<(), End> {
@@ -312,49 +310,49 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Runs the calls of one reply and hands the results back in the order of the calls.
+    /// Runs the calls of one reply. The model gets the results in the order of the calls.
     async fn act(&mut self, calls: Vec<ToolCall>, oversized: &HashSet<String>) -> Result<(), End> {
         let verdict = self.governor.calls(&calls);
-        if let Verdict::End(enough) = verdict {
-            return Err(enough.into());
+        if let Verdict::End(cap) = verdict {
+            return Err(cap.into());
         }
         let mut delivery = None;
-        let mut results: Vec<(ToolCall, ToolAnswer)> = Vec::with_capacity(calls.len());
+        let mut results: Vec<Message> = Vec::with_capacity(calls.len());
         let mut waiting: Vec<(ToolCall, Value)> = Vec::new();
         for call in calls {
-            let prepared = prepare(&call, oversized);
-            match prepared {
-                Ok(arguments) if call.name == AGENT_COMPLETE => {
+            match (parse_arguments(&call, oversized), &self.job.goal) {
+                (Ok(arguments), Goal::Contract(contract)) if call.name == AGENT_COMPLETE => {
                     self.run(&mut waiting, &mut results).await?;
-                    match completion::parse(&arguments, self.job.id, self.job.max_payload) {
+                    let answer = match completion::parse(&arguments, contract.id, contract.max_payload) {
                         Ok(delivered) => {
                             delivery = Some(delivered);
-                            results.push((call, ToolAnswer::ok("The contract is complete.")));
-                            break;
+                            ToolAnswer::ok("The contract is complete.")
                         }
-                        Err(message) => results.push((call, ToolAnswer::error(message))),
+                        Err(message) => ToolAnswer::error(message),
+                    };
+                    results.push(self.record(call, answer).await?);
+                    if delivery.is_some() {
+                        break;
                     }
                 }
-                Ok(arguments) => {
-                    let alone = self.job.toolbox.company(&call.name) == Company::Alone;
-                    if alone {
+                (Ok(arguments), _) => {
+                    let is_exclusive = self.job.toolbox.concurrency(&call.name) == Concurrency::Exclusive;
+                    if is_exclusive {
                         self.run(&mut waiting, &mut results).await?;
                     }
                     waiting.push((call, arguments));
-                    if alone {
+                    if is_exclusive {
                         self.run(&mut waiting, &mut results).await?;
                     }
                 }
-                Err(answer) => {
+                (Err(answer), _) => {
                     self.run(&mut waiting, &mut results).await?;
-                    results.push((call, answer));
+                    results.push(self.record(call, answer).await?);
                 }
             }
         }
-        if delivery.is_none() {
-            self.run(&mut waiting, &mut results).await?;
-        }
-        self.record(results).await?;
+        self.run(&mut waiting, &mut results).await?;
+        self.history.extend(results);
         if let Some(Delivery { summary, payload }) = delivery {
             return Err(End::Completed { summary, payload });
         }
@@ -364,58 +362,50 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Runs what is waiting, side by side, and appends the results in order.
-    async fn run(
-        &self,
-        waiting: &mut Vec<(ToolCall, Value)>,
-        results: &mut Vec<(ToolCall, ToolAnswer)>,
-    ) -> Result<(), End> {
+    /// Runs the waiting calls at the same time and adds their results in order.
+    async fn run(&self, waiting: &mut Vec<(ToolCall, Value)>, results: &mut Vec<Message>) -> Result<(), End> {
         if waiting.is_empty() {
             return Ok(());
         }
         if self.job.halt.is_cancelled() {
             return Err(End::Halted);
         }
-        let toolbox = self.job.toolbox;
         let started = std::mem::take(waiting).into_iter().map(|(call, arguments)| async move {
-            let answer = toolbox.call(&call, arguments).await;
-            (call, answer)
+            let answer = self.job.toolbox.call(&call, arguments).await;
+            self.record(call, answer).await
         });
         let answers =
-            futures_util::stream::iter(started).buffered(self.job.parallel.max(1)).collect::<Vec<_>>();
+            futures_util::stream::iter(started).buffered(self.job.parallel.max(1)).try_collect::<Vec<_>>();
         tokio::select! {
             biased;
-            answers = answers => results.extend(answers),
-            // The tools are dropped where they stand; commands end with their process group.
+            answers = answers => results.extend(answers?),
+            // Dropping a call ends it; commands end with their process group.
             () = self.job.halt.cancelled() => return Err(End::Halted),
         }
         Ok(())
     }
 
-    async fn record(&mut self, results: Vec<(ToolCall, ToolAnswer)>) -> Result<(), End> {
-        let mut entries = Vec::with_capacity(results.len());
-        for (call, answer) in results {
-            let content = cut_middle(answer.content, self.job.max_result);
-            let is_error = answer.is_error;
-            entries.push(EventBody::ToolResult {
-                call_id: call.id.clone(),
-                name: call.name.clone(),
-                content: content.clone(),
-                is_error,
-            });
-            self.history.push(Message::Tool { call_id: call.id, name: call.name, content, is_error });
-        }
-        self.job.transcript.append(entries, Durability::Soon).await?;
-        Ok(())
+    /// Writes a result as soon as it is known, so that an interruption of other calls does not lose it.
+    async fn record(&self, call: ToolCall, answer: ToolAnswer) -> Result<Message, TranscriptError> {
+        let content = cut_middle(answer.content, self.job.max_result);
+        let (ToolCall { id: call_id, name, .. }, is_error) = (call, answer.is_error);
+        let entry = EventBody::ToolResult {
+            call_id: call_id.clone(),
+            name: name.clone(),
+            content: content.clone(),
+            is_error,
+        };
+        self.job.transcript.append(vec![entry], Durability::Soon).await?;
+        Ok(Message::Tool { call_id, name, content, is_error })
     }
 }
 
-fn ending_for(model: &dyn Model) -> Ending {
-    if model.takes_tools() { Ending::Tool } else { Ending::Marker }
+fn tool_tokens(tool: &ToolDef) -> u64 {
+    estimate_tokens(tool.input_schema.to_string().len() + tool.description.len() + tool.name.len())
 }
 
-/// The arguments as an object, or the answer that tells the model what is wrong with them.
-fn prepare(call: &ToolCall, oversized: &HashSet<String>) -> Result<Value, ToolAnswer> {
+/// Returns the arguments as an object, or the answer that tells the model what is wrong with them.
+fn parse_arguments(call: &ToolCall, oversized: &HashSet<String>) -> Result<Value, ToolAnswer> {
     if oversized.contains(&call.id) {
         return Err(ToolAnswer::error("the arguments are longer than allowed; use less in one call"));
     }
@@ -426,7 +416,7 @@ fn prepare(call: &ToolCall, oversized: &HashSet<String>) -> Result<Value, ToolAn
     }
 }
 
-/// Keeps beginning and end of a text that is too long, and says what is missing.
+/// Cuts the middle out of a text that is longer than `limit`, and says how much is missing.
 pub(crate) fn cut_middle(text: String, limit: usize) -> String {
     if text.len() <= limit {
         return text;

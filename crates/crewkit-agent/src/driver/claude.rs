@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crewkit_core::run::StopReason;
 use serde_json::Value;
 
-use super::{Exit, Interpreter};
+use super::{Exit, Interpreter, Used};
 use crate::contract::End;
 use crate::event::{EventBody, ToolCall, Usage};
 
@@ -13,8 +13,9 @@ use crate::event::{EventBody, ToolCall, Usage};
 pub(super) struct Claude {
     /// Lines of one message repeat its usage; it is counted once.
     counted: Option<String>,
-    /// What was counted so far; the result tells the truth about the whole.
+    /// What was counted so far; the result reports the whole.
     usage: Usage,
+    turns: u64,
     /// Names of the tools that were called; results tell only the call.
     tools: HashMap<String, String>,
     /// Why its last request to the model failed, while it tries again.
@@ -24,7 +25,8 @@ pub(super) struct Claude {
 
 #[derive(Debug)]
 struct Verdict {
-    failed: bool,
+    /// Why it stopped, unless it succeeded.
+    failed: Option<StopReason>,
     text: String,
 }
 
@@ -59,10 +61,8 @@ impl Interpreter for Claude {
 
     fn end(&mut self, name: &str, exit: &Exit) -> End {
         match self.verdict.take() {
-            Some(Verdict { failed: false, text }) => End::Completed { summary: text, payload: None },
-            Some(Verdict { failed: true, text }) => {
-                End::Stopped { reason: StopReason::DriverFailed, error: text }
-            }
+            Some(Verdict { failed: None, text }) => End::Completed { summary: text, payload: None },
+            Some(Verdict { failed: Some(reason), text }) => End::Stopped { reason, error: text },
             None if exit.success => End::Stopped {
                 reason: StopReason::DriverFailed,
                 error: format!("{name} ended without a result"),
@@ -75,6 +75,10 @@ impl Interpreter for Claude {
                 End::Stopped { reason: StopReason::DriverFailed, error }
             }
         }
+    }
+
+    fn used(&self) -> Used {
+        Used { turns: self.turns, tokens: self.usage.total() }
     }
 }
 
@@ -111,7 +115,9 @@ impl Claude {
             }
         }
         let id = message["id"].as_str().map(str::to_owned);
-        let usage = if id.is_some() && id == self.counted { None } else { usage_of(&message["usage"]) };
+        let is_new = id.is_none() || id != self.counted;
+        let usage = if is_new { usage_of(&message["usage"]) } else { None };
+        self.turns += u64::from(is_new);
         self.counted = id;
         self.usage = self.usage.plus(usage.unwrap_or_default());
         self.tools.extend(tool_calls.iter().map(|call: &ToolCall| (call.id.clone(), call.name.clone())));
@@ -124,7 +130,12 @@ impl Claude {
 
     fn take_result(&mut self, event: &Value) -> Vec<EventBody> {
         let subtype = event["subtype"].as_str().unwrap_or_default();
-        let failed = event["is_error"].as_bool().unwrap_or(false) || subtype != "success";
+        let is_error = event["is_error"].as_bool().unwrap_or(false);
+        let failed = match subtype {
+            "success" if !is_error => None,
+            "error_max_turns" => Some(StopReason::TurnLimit),
+            _ => Some(StopReason::DriverFailed),
+        };
         let listed: Vec<&str> =
             event["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let text = match event["result"].as_str() {

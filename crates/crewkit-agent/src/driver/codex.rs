@@ -3,8 +3,8 @@
 use crewkit_core::run::StopReason;
 use serde_json::{Value, json};
 
-use super::{Exit, Interpreter};
-use crate::contract::End;
+use super::{Exit, Interpreter, Used};
+use crate::contract::{End, estimate_tokens};
 use crate::event::{EventBody, ToolCall, Usage};
 
 #[derive(Debug, Default)]
@@ -13,6 +13,9 @@ pub(super) struct Codex {
     failure: Option<String>,
     finished: bool,
     begun: std::collections::HashSet<String>,
+    used: Used,
+    /// Bytes of its conversation that were seen so far.
+    context_bytes: usize,
 }
 
 impl Interpreter for Codex {
@@ -30,7 +33,11 @@ impl Interpreter for Codex {
             "turn.completed" => {
                 self.finished = true;
                 self.failure = None;
-                usage_of(&event["usage"])
+                let entries = usage_of(&event["usage"]);
+                if let Some(EventBody::Assistant { usage: Some(usage), .. }) = entries.first() {
+                    self.used.tokens = usage.total();
+                }
+                entries
             }
             "turn.failed" => {
                 self.fail(event["error"]["message"].as_str());
@@ -57,6 +64,10 @@ impl Interpreter for Codex {
             (None, false) => failed(exit.describe(name)),
         }
     }
+
+    fn used(&self) -> Used {
+        self.used
+    }
 }
 
 impl Codex {
@@ -77,6 +88,14 @@ impl Codex {
         }]
     }
 
+    /// Counts a message or a tool call as a reply. Codex reports tokens only at the end, so they are estimated: each reply
+    /// reads the conversation so far.
+    fn count_reply(&mut self, bytes: usize) {
+        self.context_bytes += bytes;
+        self.used.turns += 1;
+        self.used.tokens += estimate_tokens(self.context_bytes);
+    }
+
     fn complete(&mut self, item: &Value) -> Vec<EventBody> {
         let text = item["text"].as_str().unwrap_or_default().to_owned();
         let said = |content, reasoning| EventBody::Assistant {
@@ -87,6 +106,7 @@ impl Codex {
         };
         match item["type"].as_str().unwrap_or_default() {
             "agent_message" => {
+                self.count_reply(text.len());
                 self.last_message = Some(text.clone());
                 vec![said(text, None)]
             }
@@ -99,7 +119,9 @@ impl Codex {
                 // Some items are only reported when they are over.
                 let mut entries = if self.begun.remove(&call.id) { Vec::new() } else { self.begin(item) };
                 self.begun.remove(&call.id);
-                entries.push(result_of(item, call));
+                let result = result_of(item, call);
+                self.count_reply(result.weight());
+                entries.push(result);
                 entries
             }
         }

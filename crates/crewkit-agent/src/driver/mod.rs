@@ -11,11 +11,11 @@ mod text;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crewkit_core::run::RunId;
+use crewkit_core::run::{RunId, StopReason};
 
 pub use process::{Errand, drive};
 
-use crate::contract::End;
+use crate::contract::{Caps, End};
 use crate::event::EventBody;
 
 /// What a driver's standard output is made of.
@@ -77,9 +77,17 @@ impl ProcessDriver {
         ]
     }
 
-    /// The command line for one run. Values are put in as they are: there is no shell to quote for.
-    fn command_line(&self, id: &RunId, contract: &str, workdir: &Path) -> Vec<String> {
-        self.filled(id.as_str(), contract, workdir)
+    /// Returns the command line for one run. Values are inserted as they are: there is no shell to quote for.
+    ///
+    /// Claude Code bounds its turns itself, which is gentler than ending it within one.
+    fn command_line(&self, id: &RunId, contract: &str, workdir: &Path, max_turns: u64) -> Vec<String> {
+        const MAX_TURNS: &str = "--max-turns";
+        let mut line = self.filled(id.as_str(), contract, workdir);
+        let is_claude = line.first().is_some_and(|program| Path::new(program).ends_with("claude"));
+        if is_claude && max_turns > 0 && !line.iter().any(|part| part == MAX_TURNS) {
+            line.extend([MAX_TURNS.to_owned(), max_turns.to_string()]);
+        }
+        line
     }
 
     /// The command line for work that is no run of an engine, named `id`.
@@ -136,6 +144,35 @@ trait Interpreter: Send {
 
     /// How the run ended, once the process has.
     fn end(&mut self, name: &str, exit: &Exit) -> End;
+
+    /// What the driver has used so far, as far as its output tells.
+    fn used(&self) -> Used;
+}
+
+/// What a driver has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Used {
+    /// Replies of its model.
+    pub turns: u64,
+    /// Tokens in both directions; estimated while the driver does not report them.
+    pub tokens: u64,
+}
+
+impl Used {
+    /// Returns the end of the run if the driver has used more than `caps` allow.
+    pub fn over(self, caps: &Caps) -> Option<End> {
+        let over = |reason, cap, unit| {
+            let error = format!("the cap of {cap} {unit} is reached");
+            Some(End::Stopped { reason, error })
+        };
+        if caps.turns > 0 && self.turns > caps.turns {
+            return over(StopReason::TurnLimit, caps.turns, "turns");
+        }
+        if caps.tokens > 0 && self.tokens > caps.tokens {
+            return over(StopReason::TokenLimit, caps.tokens, "tokens");
+        }
+        None
+    }
 }
 
 /// Reads the output of a driver that somebody else supervises.
@@ -150,6 +187,11 @@ impl Reading {
     /// What a line means for the transcript.
     pub fn line(&mut self, line: &str) -> Vec<EventBody> {
         self.0.line(line)
+    }
+
+    /// What the driver has used so far.
+    pub fn used(&self) -> Used {
+        self.0.used()
     }
 
     /// How the work ended, once its process `name` has: whether with success, how in words, and its last complaints.
@@ -176,6 +218,18 @@ fn interpreter(format: Format) -> Box<dyn Interpreter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn claude_is_told_how_many_turns_it_has() {
+        let id: RunId = "agent-1".parse().unwrap();
+        let line = |name: &str, max_turns| {
+            let driver = ProcessDriver::presets().into_iter().find(|driver| driver.name == name).unwrap();
+            driver.command_line(&id, "x", Path::new("/w"), max_turns).join(" ")
+        };
+        assert!(line("claude", 7).ends_with(" --max-turns 7"));
+        assert!(!line("claude", 0).contains("--max-turns"));
+        assert!(!line("codex", 7).contains("--max-turns"));
+    }
 
     #[test]
     fn placeholders_are_replaced_once_and_contracts_are_left_alone() {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Exit, ProcessDriver, Stdin, interpreter};
-use crate::contract::{Durability, End, Transcript, cut_middle};
+use crate::contract::{Caps, Durability, End, Transcript, cut_middle};
 use crate::event::EventBody;
 use crate::lines::{Line, Lines};
 use crate::sync::lock;
@@ -44,8 +44,8 @@ pub struct Errand<'a> {
     pub transcript: &'a dyn Transcript,
     /// Cancelled when the run has ended by another hand.
     pub halt: CancellationToken,
-    /// Cap on its wall time; zero means none.
-    pub wall: Duration,
+    /// What it may use.
+    pub caps: Caps,
     /// Limits.
     pub limits: &'a Limits,
 }
@@ -63,7 +63,7 @@ pub async fn drive(driver: &ProcessDriver, errand: Errand<'_>) -> End {
 }
 
 fn start(driver: &ProcessDriver, errand: &Errand<'_>) -> std::io::Result<ProcessTree> {
-    let line = driver.command_line(errand.id, errand.contract, errand.workdir);
+    let line = driver.command_line(errand.id, errand.contract, errand.workdir, errand.caps.turns);
     let line: Vec<std::ffi::OsString> = line.into_iter().map(Into::into).collect();
     let mut launch = Launch::new(errand.helper, None, &line)?;
     let command = &mut launch.command;
@@ -91,7 +91,7 @@ async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: Proces
         tokio::spawn(keep_complaints(stderr, Arc::clone(&complaints), complain));
     }
     let mut interpreter = interpreter(driver.format);
-    let wall = if errand.wall.is_zero() { Duration::MAX } else { errand.wall };
+    let time = if errand.caps.time.is_zero() { Duration::MAX } else { errand.caps.time };
     let outcome = {
         let reading = async {
             let Some(stdout) = stdout else { return Ok(()) };
@@ -122,11 +122,16 @@ async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: Proces
                     }
                 };
                 gathered.extend(entries.into_iter().map(|entry| bounded(entry, room)));
+                if let Some(end) = interpreter.used().over(&errand.caps) {
+                    errand.transcript.append(gathered, Durability::Soon).await?;
+                    return Err(end);
+                }
             }
-            errand.transcript.append(gathered, Durability::Soon).await
+            errand.transcript.append(gathered, Durability::Soon).await?;
+            Ok(())
         };
         tokio::pin!(reading);
-        let deadline = tokio::time::sleep(wall);
+        let deadline = tokio::time::sleep(time);
         tokio::pin!(deadline);
         let mut read = None;
         loop {
@@ -136,7 +141,7 @@ async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: Proces
                 () = &mut deadline => break Outcome::OutOfTime,
                 result = &mut reading, if read.is_none() => match result {
                     Ok(()) => read = Some(()),
-                    Err(error) => break Outcome::Unwritable(error.into()),
+                    Err(end) => break Outcome::Ended(end),
                 },
                 status = tree.wait() => {
                     if read.is_none() {
@@ -155,10 +160,10 @@ async fn supervise(driver: &ProcessDriver, errand: &Errand<'_>, mut tree: Proces
         }
         Outcome::OutOfTime => {
             tree.stop(grace).await;
-            let error = format!("the cap of {} seconds is reached", wall.as_secs());
+            let error = format!("the cap of {} seconds is reached", time.as_secs());
             End::Stopped { reason: StopReason::TimeLimit, error }
         }
-        Outcome::Unwritable(end) => {
+        Outcome::Ended(end) => {
             tree.stop(grace).await;
             end
         }
@@ -207,7 +212,8 @@ impl Streams {
 enum Outcome {
     Halted,
     OutOfTime,
-    Unwritable(End),
+    /// A cap is reached, or its output cannot be written.
+    Ended(End),
     Exited(std::io::Result<ExitStatus>),
 }
 

@@ -2,7 +2,7 @@
 
 use crewkit_core::run::StopReason;
 
-use super::{Exit, Interpreter};
+use super::{Exit, Interpreter, Used};
 use crate::contract::{End, MarkerKind, find_marker};
 use crate::event::EventBody;
 
@@ -48,5 +48,10 @@ impl Interpreter for Plain {
                 End::Completed { summary: said[from..].to_owned(), payload: None }
             }
         }
+    }
+
+    /// Lines for people say nothing about turns and tokens.
+    fn used(&self) -> Used {
+        Used::default()
     }
 }

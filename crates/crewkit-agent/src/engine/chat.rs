@@ -1,40 +1,47 @@
-//! Conversations with the model: words and tools, no contract.
+//! Chat conversations: stored transcripts that the turn loop answers.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use crewkit_core::Timestamp;
+use crewkit_core::run::StopReason;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 
-use super::view::{call_line, cut};
 use super::{Engine, Error};
-use crate::contract::{ToolAnswer, Toolbox};
-use crate::event::ToolCall;
-use crate::model::{Ask, AskError, Message, Model, Reply};
+use crate::contract::{
+    Assignment, Caps, Durability, End, Goal, Transcript, TranscriptError, carry_out, rebuild,
+};
+use crate::event::{EventBody, PREVIEW_CHARS, ToolCall, Usage, cut};
 use crate::sync::lock;
 use crate::tools::RunTools;
 
 /// Longest name of a conversation.
 const NAME_BYTES: usize = 200;
-const DUTIES: &str = "You are a helpful assistant. Use the tools you are offered when they help.";
 
-/// Conversations in which somebody is being answered right now.
+/// Locks of the conversations that are being answered.
 #[derive(Debug, Default)]
 pub(super) struct Chats {
-    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    locks: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// One message of a conversation as it is kept.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "role", rename_all = "snake_case")]
-enum Kept {
-    User { content: String },
-    Assistant { content: String, calls: Vec<ToolCall> },
-    Tool { call_id: String, name: String, content: String, is_error: bool },
+impl Chats {
+    /// Returns the lock of a conversation; one message is answered at a time.
+    fn lock_of(&self, conversation: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = lock(&self.locks);
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = locks.get(conversation).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let new = Arc::default();
+        locks.insert(conversation.to_owned(), Arc::downgrade(&new));
+        new
+    }
 }
 
-/// What a chat client is sent.
+/// A frame sent to a chat client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ChatFrame {
@@ -56,9 +63,9 @@ pub enum ChatFrame {
     },
     /// It has answered.
     LoadingDone,
-    /// What it thought aloud.
+    /// The model's reasoning.
     Reasoning {
-        /// The thoughts.
+        /// The text.
         content: String,
     },
     /// A remark.
@@ -66,188 +73,221 @@ pub enum ChatFrame {
         /// The remark.
         content: String,
     },
-    /// It went wrong; the conversation is as it was before.
+    /// The message could not be answered.
     Error {
-        /// What.
+        /// Why.
         content: String,
     },
 }
 
 impl Engine {
-    /// What was said so far.
+    /// Returns the messages of a conversation.
     pub async fn chat_history(&self, conversation: &str) -> Result<Vec<ChatFrame>, Error> {
-        check_name(conversation)?;
-        let lines = self.shared.store.reader().chat(conversation).await?;
-        let frames = lines.iter().flat_map(|line| match serde_json::from_str::<Kept>(&line.body) {
-            Ok(kept) => frames_of(&kept, line.at),
-            Err(_) => Vec::new(),
-        });
-        Ok(frames.collect())
+        let entries = self.chat_entries(conversation).await?;
+        Ok(entries.iter().flat_map(|(at, entry)| frames_of(entry, *at)).collect())
     }
 
-    /// Says something and lets the model answer; `send` hears everything a client is shown, in order.
+    async fn chat_entries(&self, conversation: &str) -> Result<Vec<(Timestamp, EventBody)>, Error> {
+        if conversation.is_empty() || conversation.len() > NAME_BYTES {
+            let what = format!("must have 1 to {NAME_BYTES} bytes");
+            return Err(Error::Argument { name: "conversation_id", what });
+        }
+        let lines = self.shared.store.reader().chat(conversation).await?;
+        Ok(lines.into_iter().filter_map(|line| Some((line.at, parse_line(&line.body)?))).collect())
+    }
+
+    /// Adds a message to a conversation and lets the model answer it. `send` receives the frames for the client, in order.
     pub async fn chat_say(
         &self,
         conversation: &str,
         content: String,
         send: &(dyn Fn(ChatFrame) + Send + Sync),
     ) -> Result<(), Error> {
-        check_name(conversation)?;
         if content.trim().is_empty() {
             return Err(Error::Argument { name: "content", what: "is blank".to_owned() });
         }
         self.check_length(&content)?;
-        let turn = Arc::clone(lock(&self.shared.chats.turns).entry(conversation.to_owned()).or_default());
-        let one_at_a_time = turn.lock().await;
-        let mut messages = vec![Message::System(DUTIES.to_owned())];
-        for line in self.shared.store.reader().chat(conversation).await? {
-            messages.extend(serde_json::from_str::<Kept>(&line.body).ok().map(message_of));
-        }
-        self.keep(conversation, Kept::User { content: content.clone() }, &mut messages, send).await?;
-        self.shared.store.forget_chats(self.shared.options.limits.chat_conversations).await?;
+        let (model, limits) = (self.asker.model(None)?, &self.shared.options.limits);
+        let lock = self.shared.chats.lock_of(conversation);
+        let _one_at_a_time = lock.lock().await;
+        let mut entries = self.chat_entries(conversation).await?;
+        let transcript = ChatTranscript { engine: self, conversation, send };
+        let message = EventBody::User { content };
+        transcript.write(&message).await?;
+        entries.push((Timestamp::default(), message));
+        self.shared.store.forget_chats(limits.chat_conversations).await?;
         send(ChatFrame::Loading { content: "Thinking...".to_owned() });
-        let answered = self.answer(conversation, &mut messages, send).await;
-        if let Ok(Err(failed)) = &answered {
-            send(ChatFrame::LoadingDone);
-            send(ChatFrame::Error { content: failed.to_string() });
-        }
-        drop(one_at_a_time);
-        let mut turns = lock(&self.shared.chats.turns);
-        if Arc::strong_count(&turn) == 2 {
-            turns.remove(conversation);
-        }
-        answered.map(drop)
-    }
-
-    /// Asks until the model answers in words. The outer error is the store's, the inner one the model's.
-    async fn answer(
-        &self,
-        conversation: &str,
-        messages: &mut Vec<Message>,
-        send: &(dyn Fn(ChatFrame) + Send + Sync),
-    ) -> Result<Result<(), AskError>, Error> {
-        let model = self.model(None)?;
-        let limits = &self.shared.options.limits;
-        let toolbox = RunTools::new(None, Arc::new(self.shared.servers.clone()), limits);
-        for _ in 0..=limits.chat_tool_rounds {
-            let reply = match self.ask(&*model, messages, &toolbox, send).await {
-                Ok(reply) => reply,
-                Err(failed) => return Ok(Err(failed)),
-            };
-            if let Some(thoughts) = &reply.reasoning {
-                send(ChatFrame::Reasoning { content: thoughts.clone() });
+        let toolbox = RunTools::new(None, Arc::new(self.asker.servers.clone()), limits);
+        let end = carry_out(Assignment {
+            goal: Goal::Answer,
+            caps: Caps {
+                turns: limits.chat_tool_rounds + 1,
+                tokens: 0,
+                time: Duration::ZERO,
+                ..Caps::of(limits)
+            },
+            used: Usage::default(),
+            past: rebuild(entries.iter().map(|(_, entry)| entry)),
+            model: &*model,
+            toolbox: &toolbox,
+            transcript: &transcript,
+            halt: self.shared.shutdown.clone(),
+            on_text: &|_| {},
+            elapsed: &|| Duration::ZERO,
+            max_result: usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX),
+            parallel: usize::try_from(limits.tool_parallel_calls).unwrap_or(usize::MAX),
+        });
+        let content = match end.boxed().await {
+            End::Completed { .. } => return Ok(()),
+            End::Stopped { reason: StopReason::TurnLimit, .. } => {
+                let rounds = limits.chat_tool_rounds;
+                format!("The model called tools {rounds} times without an answer.")
             }
-            let calls: Vec<ToolCall> = reply
-                .calls
-                .iter()
-                .enumerate()
-                .map(|(n, call)| ToolCall {
-                    id: format!("call_{}_{n}", messages.len()),
-                    name: call.name.clone(),
-                    arguments: call.arguments.clone(),
-                })
-                .collect();
-            if calls.is_empty() {
-                send(ChatFrame::LoadingDone);
-            }
-            let kept = Kept::Assistant { content: reply.content, calls: calls.clone() };
-            self.keep(conversation, kept, messages, send).await?;
-            if calls.is_empty() {
-                return Ok(Ok(()));
-            }
-            for call in calls {
-                let answer = match serde_json::from_str(&call.arguments) {
-                    Ok(arguments) => toolbox.call(&call, arguments).await,
-                    Err(bad) => ToolAnswer::error(format!("the arguments are not valid JSON: {bad}")),
-                };
-                let room = usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX);
-                let content = crate::contract::cut_middle(answer.content, room);
-                let kept =
-                    Kept::Tool { call_id: call.id, name: call.name, content, is_error: answer.is_error };
-                self.keep(conversation, kept, messages, send).await?;
-            }
-        }
-        let rounds = limits.chat_tool_rounds;
-        Ok(Err(AskError::Failed(format!("the model used tools {rounds} times without an answer"))))
-    }
-
-    async fn ask(
-        &self,
-        model: &dyn Model,
-        messages: &[Message],
-        toolbox: &RunTools,
-        send: &(dyn Fn(ChatFrame) + Send + Sync),
-    ) -> Result<Reply, AskError> {
-        let halt: CancellationToken = self.shared.shutdown.clone();
-        let tools = if model.takes_tools() { toolbox.tools() } else { Vec::new() };
-        let ask = |tools| Ask { messages, tools, halt: &halt, speaking: &|_| {} };
-        match model.ask(ask(&tools)).await {
-            Err(AskError::ToolsRefused) => {
-                send(ChatFrame::System {
-                    content: "The model takes no tools; it is asked without.".to_owned(),
-                });
-                model.ask(ask(&[])).await
-            }
-            other => other,
-        }
-    }
-
-    async fn keep(
-        &self,
-        conversation: &str,
-        kept: Kept,
-        messages: &mut Vec<Message>,
-        send: &(dyn Fn(ChatFrame) + Send + Sync),
-    ) -> Result<(), Error> {
-        let at = (self.shared.options.clock)();
-        let body = serde_json::to_string(&kept)
-            .map_err(|bad| Error::Argument { name: "content", what: bad.to_string() })?;
-        let keep = self.shared.options.limits.chat_messages;
-        self.shared.store.chat(conversation.into(), at, body, keep).await?;
-        frames_of(&kept, at).into_iter().for_each(send);
-        messages.push(message_of(kept));
+            End::Stopped { error, .. } => error,
+            End::Halted => "The server is stopping.".to_owned(),
+        };
+        send(ChatFrame::LoadingDone);
+        send(ChatFrame::Error { content });
         Ok(())
     }
 }
 
-fn check_name(conversation: &str) -> Result<(), Error> {
-    if conversation.is_empty() || conversation.len() > NAME_BYTES {
-        return Err(Error::Argument {
-            name: "conversation_id",
-            what: format!("must have 1 to {NAME_BYTES} bytes"),
-        });
-    }
-    Ok(())
+/// Stores the entries of a conversation and shows them to its client.
+struct ChatTranscript<'a> {
+    engine: &'a Engine,
+    conversation: &'a str,
+    send: &'a (dyn Fn(ChatFrame) + Send + Sync),
 }
 
-fn message_of(kept: Kept) -> Message {
-    match kept {
-        Kept::User { content } => Message::User(content),
-        Kept::Assistant { content, calls } => Message::Assistant { content, tool_calls: calls },
-        Kept::Tool { call_id, name, content, is_error } => Message::Tool { call_id, name, content, is_error },
+impl ChatTranscript<'_> {
+    async fn write(&self, entry: &EventBody) -> Result<(), Error> {
+        let shared = &self.engine.shared;
+        let at = (shared.options.clock)();
+        match entry {
+            EventBody::Note { content } => {
+                (self.send)(ChatFrame::System { content: content.clone() });
+                return Ok(());
+            }
+            EventBody::Assistant { reasoning, tool_calls, .. } => {
+                if let Some(content) = reasoning.clone() {
+                    (self.send)(ChatFrame::Reasoning { content });
+                }
+                if tool_calls.is_empty() {
+                    (self.send)(ChatFrame::LoadingDone);
+                }
+            }
+            _ => {}
+        }
+        let body = serde_json::to_string(entry)
+            .map_err(|bad| Error::Argument { name: "content", what: bad.to_string() })?;
+        let keep = shared.options.limits.chat_messages;
+        shared.store.chat(self.conversation.into(), at, body, keep).await?;
+        frames_of(entry, at).into_iter().for_each(self.send);
+        Ok(())
     }
 }
 
-/// Live and replayed messages are made here, so that they never differ.
-fn frames_of(kept: &Kept, timestamp: Timestamp) -> Vec<ChatFrame> {
-    let frame = |role, content: &str| ChatFrame::Message {
-        role,
-        content: content.to_owned(),
-        tool_call: None,
-        timestamp,
-    };
-    match kept {
-        Kept::User { content } => vec![frame("user", content)],
-        Kept::Assistant { content, calls } => {
-            let words = (!content.trim().is_empty() || calls.is_empty()).then(|| frame("assistant", content));
-            let tools = calls.iter().map(|call| ChatFrame::Message {
+impl Transcript for ChatTranscript<'_> {
+    fn append(&self, entries: Vec<EventBody>, _: Durability) -> BoxFuture<'_, Result<(), TranscriptError>> {
+        async move {
+            for entry in &entries {
+                self.write(entry).await.map_err(|error| TranscriptError::Failed(error.to_string()))?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// A line of a conversation as it is stored.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoredLine {
+    Entry(EventBody),
+    Role(RoleLine),
+}
+
+/// A line as version 0.1.0 stored it.
+#[derive(Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+enum RoleLine {
+    User { content: String },
+    Assistant { content: String, calls: Vec<ToolCall> },
+    Tool { call_id: String, name: String, content: String, is_error: bool },
+}
+
+/// Returns `None` if the line cannot be read.
+fn parse_line(body: &str) -> Option<EventBody> {
+    Some(match serde_json::from_str(body).ok()? {
+        StoredLine::Entry(entry) => entry,
+        StoredLine::Role(RoleLine::User { content }) => EventBody::User { content },
+        StoredLine::Role(RoleLine::Assistant { content, calls }) => {
+            EventBody::Assistant { content, reasoning: None, tool_calls: calls, usage: None }
+        }
+        StoredLine::Role(RoleLine::Tool { call_id, name, content, is_error }) => {
+            EventBody::ToolResult { call_id, name, content, is_error }
+        }
+    })
+}
+
+/// Returns the messages that an entry is shown as, live and replayed.
+fn frames_of(entry: &EventBody, timestamp: Timestamp) -> Vec<ChatFrame> {
+    let frame = |role, content: String| ChatFrame::Message { role, content, tool_call: None, timestamp };
+    match entry {
+        EventBody::User { content } => vec![frame("user", content.clone())],
+        EventBody::Assistant { content, tool_calls, .. } => {
+            let is_shown = !content.trim().is_empty() || tool_calls.is_empty();
+            let words = is_shown.then(|| frame("assistant", content.clone()));
+            let tools = tool_calls.iter().map(|call| ChatFrame::Message {
                 role: "tool",
                 content: String::new(),
-                tool_call: Some(call_line(call)),
+                tool_call: Some(call.line()),
                 timestamp,
             });
             words.into_iter().chain(tools).collect()
         }
-        Kept::Tool { content, .. } => vec![frame("system", &format!("→ {}", cut(content, 200)))],
+        EventBody::ToolResult { content, .. } => {
+            vec![frame("system", format!("→ {}", cut(content, PREVIEW_CHARS)))]
+        }
+        EventBody::Nudge { content } => vec![frame("system", content.clone())],
+        EventBody::Compacted { .. } => {
+            vec![frame("system", "older turns were summarised to make room".to_owned())]
+        }
+        EventBody::Status { .. } | EventBody::Note { .. } | EventBody::Error { .. } => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversations_of_the_first_version_can_be_read() {
+        let call = ToolCall { id: "call_2_0".into(), name: "look".into(), arguments: "{}".into() };
+        for (line, expected) in [
+            (r#"{"role":"user","content":"hi"}"#, Some(EventBody::User { content: "hi".into() })),
+            (
+                r#"{"role":"assistant","content":"","calls":[{"id":"call_2_0","name":"look","arguments":"{}"}]}"#,
+                Some(EventBody::Assistant {
+                    content: String::new(),
+                    reasoning: None,
+                    tool_calls: vec![call],
+                    usage: None,
+                }),
+            ),
+            (
+                r#"{"role":"tool","call_id":"call_2_0","name":"look","content":"x","is_error":true}"#,
+                Some(EventBody::ToolResult {
+                    call_id: "call_2_0".into(),
+                    name: "look".into(),
+                    content: "x".into(),
+                    is_error: true,
+                }),
+            ),
+            (r#"{"type":"user","content":"now"}"#, Some(EventBody::User { content: "now".into() })),
+            (r#"{"role":"nobody"}"#, None),
+        ] {
+            assert_eq!(parse_line(line), expected, "{line}");
+        }
     }
 }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use crewkit_core::run::RunId;
 
-use super::task::Means;
+use super::executors::Executors;
 use super::{Engine, Error};
-use crate::model::Model;
 use crate::store::{Entry, RunSpec};
 
 impl Engine {
@@ -23,36 +22,11 @@ impl Engine {
         entry.ok_or_else(|| Error::NotFound(id.chars().take(100).collect()))
     }
 
-    pub(super) fn model(&self, name: Option<&str>) -> Result<Arc<dyn Model>, Error> {
-        let models = &self.shared.models;
-        // The rehearsal comes last: it is the default only when nothing else is configured.
-        let found = match name {
-            None => models.first(),
-            Some(name) => models.iter().find(|(known, _)| known == name),
-        };
-        match found {
-            Some((_, model)) => Ok(Arc::clone(model)),
-            None => Err(Error::UnknownModel {
-                name: name.unwrap_or_default().to_owned(),
-                known: models.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
-            }),
-        }
-    }
-
-    pub(super) fn means(&self, spec: &RunSpec) -> Result<Means, Error> {
-        match spec.driver.as_deref() {
-            None | Some("loop") => Ok(Means::Loop(self.model(spec.model.as_deref())?)),
-            Some(name) => {
-                let drivers = &self.shared.drivers;
-                let found = drivers.iter().find(|driver| driver.name == name);
-                found.map(|driver| Means::Process(Arc::clone(driver))).ok_or_else(|| Error::UnknownDriver {
-                    name: name.to_owned(),
-                    known: std::iter::once("loop")
-                        .chain(drivers.iter().map(|driver| driver.name.as_str()))
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                })
-            }
+    /// What a run is carried out with: the settings of its start, or the server's own.
+    pub(super) fn executors_of(&self, run: &RunId) -> Result<Arc<Executors>, Error> {
+        match self.shared.executors.fixed(run) {
+            Some(settings) => self.shared.executors.get(&settings, &self.shared.options),
+            None => Ok(Arc::clone(&self.shared.own)),
         }
     }
 
@@ -88,10 +62,5 @@ impl Engine {
     pub(super) fn check_count(&self, count: usize) -> Result<(), Error> {
         let limit = self.shared.options.limits.agent_status_ids;
         if count as u64 > limit { Err(Error::TooManyIds { count, limit }) } else { Ok(()) }
-    }
-
-    pub(super) fn check_room(&self) -> Result<(), Error> {
-        let limit = self.shared.options.limits.agent_runs_active;
-        if self.shared.tasks.len() as u64 >= limit { Err(Error::Busy(limit)) } else { Ok(()) }
     }
 }

@@ -43,9 +43,9 @@ pub enum Error {
     /// The state does not allow it.
     #[error(transparent)]
     State(IllegalMove),
-    /// As many runs are at work as may be.
-    #[error("{0} agents are at work, which is the limit")]
-    Busy(u64),
+    /// As many runs are queued as may be.
+    #[error("{0} agents are queued, which is the limit")]
+    QueueFull(u64),
     /// The payload is too large.
     #[error("the payload has {bytes} bytes, at most {limit} are allowed")]
     PayloadTooLarge {
@@ -84,6 +84,9 @@ pub enum Error {
     /// A setting cannot be used.
     #[error("{0}")]
     Setting(String),
+    /// Events after the cursor are no longer kept.
+    #[error("events after {0} are no longer kept")]
+    CursorExpired(u64),
     /// The store failed.
     #[error(transparent)]
     Store(StoreError),
@@ -97,12 +100,13 @@ impl Error {
             Self::TooManyIds { .. } | Self::Argument { .. } => Code::ArgumentInvalid,
             Self::NotFound(_) => Code::AgentNotFound,
             Self::State(_) => Code::AgentStateInvalid,
-            Self::Busy(_) => Code::AgentsBusy,
+            Self::QueueFull(_) => Code::AgentsBusy,
             Self::PayloadTooLarge { .. } => Code::PayloadTooLarge,
             Self::PayloadMissing(_) => Code::PayloadNotFound,
             Self::UnknownDriver { .. } | Self::UnknownModel { .. } => Code::DriverUnknown,
             Self::Workdir { .. } => Code::WorkdirInvalid,
             Self::Setting(_) => Code::SettingInvalid,
+            Self::CursorExpired(_) => Code::CursorExpired,
             Self::Store(error) => store_code(error),
         }
     }
@@ -118,6 +122,7 @@ fn store_code(error: &StoreError) -> Code {
             Code::StoreFailed
         }
         StoreError::Unknown(_) => Code::AgentNotFound,
+        StoreError::QueueFull(_) => Code::AgentsBusy,
         StoreError::Illegal(_) | StoreError::Stale => Code::AgentStateInvalid,
     }
 }
@@ -127,6 +132,7 @@ impl From<StoreError> for Error {
         match error {
             StoreError::Unknown(id) => Self::NotFound(id.to_string()),
             StoreError::Illegal(illegal) => Self::State(illegal),
+            StoreError::QueueFull(limit) => Self::QueueFull(limit),
             other => Self::Store(other),
         }
     }

@@ -22,16 +22,20 @@ const ID_VARIABLE: &str = "CREWKIT_AGENT_ID";
 const SOCKET_VARIABLE: &str = "CREWKIT_SERVER_SOCKET";
 /// Bytes of a token before they are written in hexadecimal.
 const TOKEN_BYTES: usize = 32;
-/// The operations every attempt may ask for.
-const MAY: &[&str] = &["agent_complete"];
+/// The operation every attempt may ask for, on itself.
+const ALWAYS: &str = "agent_complete";
+/// Operations on other runs that can be granted to attempts, by `agents.may`.
+pub const ON_OTHERS: &[&str] = &["agent_start", "agent_wait", "agent_status"];
 
 /// Who an attempt's token speaks for, and what it allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptGrant {
     /// The run that is carried out.
     pub run: RunId,
-    /// Names of the operations it may ask for, on itself alone.
-    pub may: &'static [&'static str],
+    /// Which attempt of it.
+    pub attempt: u32,
+    /// Names of the operations it may ask for. Those on a run hold for itself alone, apart from [`ON_OTHERS`].
+    pub may: Vec<&'static str>,
 }
 
 type TokenHash = [u8; 32];
@@ -46,7 +50,7 @@ impl Grants {
     /// Makes a token for an attempt. The grant lasts as long as what is returned.
     pub(super) fn issue(&self, record: &RunRecord) -> std::io::Result<Issued<'_>> {
         let mut bytes = [0; TOKEN_BYTES];
-        getrandom::fill(&mut bytes)?;
+        getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
         let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let hash = hash_of(&token);
         lock(&self.attempts).insert(hash, (record.id.clone(), record.attempt));
@@ -62,8 +66,9 @@ impl Grants {
 }
 
 /// What the attempt's process may ask for.
-pub(super) fn grant_for(run: RunId) -> AttemptGrant {
-    AttemptGrant { run, may: MAY }
+pub(super) fn grant_for(run: RunId, attempt: u32, granted: &[String]) -> AttemptGrant {
+    let granted = ON_OTHERS.iter().copied().filter(|name| granted.iter().any(|granted| granted == name));
+    AttemptGrant { run, attempt, may: std::iter::once(ALWAYS).chain(granted).collect() }
 }
 
 fn hash_of(token: &str) -> TokenHash {

@@ -6,45 +6,55 @@
 mod chat;
 mod checks;
 mod error;
+mod executors;
 mod grants;
 mod options;
+mod pause;
 mod payload;
 mod queries;
+mod settings;
+mod slots;
 mod subscription;
+mod supervisor;
 mod task;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use crewkit_core::run::{Move, RunId, RunStatus, StopReason};
-use futures_util::StreamExt as _;
+use crewkit_core::Timestamp;
+use crewkit_core::run::{Move, Phase, RunId, RunStatus, StopReason};
 use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use chat::ChatFrame;
 pub use error::Error;
-pub use grants::AttemptGrant;
+pub use grants::{AttemptGrant, ON_OTHERS};
 pub use options::Options;
+pub use settings::RunSettings;
 pub use subscription::Subscription;
 pub use view::{Moment, OutputRow, Status, output_rows};
 
-use crate::driver::ProcessDriver;
 use crate::event::Event;
-use crate::model::{EndpointModel, Model, Rehearsal};
-use crate::store::{Ack, Begin, Change, Effect, NewRun, PayloadInfo, RunRecord, RunSpec, Store};
+use crate::model::Rehearsal;
+use crate::store::{
+    Ack, Begin, Change, Documents, Effect, EventPage, NewRun, PayloadInfo, PruneRule, RunRecord, RunSpec,
+    Store, StoreError, StoreLock,
+};
 use crate::sync::lock;
-use crate::tools::Commands;
-use crate::tools::mcp::{ListedTool, ServerStatus, Surroundings, ToolServers};
-use task::{Attempt, Means, Origin};
+use crate::tools::mcp::{ListedTool, ServerStatus};
+use executors::{ExecutorCache, Executors};
+use payload::Upload;
+use supervisor::{Inbox, Request};
 
 /// Longest idempotency key.
 const KEY_BYTES: usize = 200;
-/// Runs removed side by side.
+/// Runs removed in one transaction, so that others do not wait long for it.
 const PRUNED_AT_ONCE: usize = 64;
 
 /// A wish for a new run.
@@ -56,6 +66,8 @@ pub struct Start {
     pub spec: RunSpec,
     /// The same key again gives the same run again.
     pub key: Option<String>,
+    /// What it is carried out with; absent for the settings of the handle it is started by.
+    pub settings: Option<Arc<RunSettings>>,
 }
 
 /// Which of several runs have to end.
@@ -106,20 +118,32 @@ pub struct Prune {
     pub keep: usize,
 }
 
-/// A handle to the engine.
+/// A handle to the engine, with the settings of who asks.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
+    /// What the asker's settings describe; the server's own unless [`Engine::with_settings`] says otherwise.
+    asker: Arc<Executors>,
+    /// Ends the engine's own tasks with the last handle; they have none.
+    #[expect(dead_code, reason = "held for what happens when it is dropped")]
+    handles: Option<Arc<LastHandle>>,
+}
+
+/// Shuts the engine down when the last handle outside of it is dropped.
+struct LastHandle(CancellationToken);
+
+impl Drop for LastHandle {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 struct Shared {
     options: Options,
     store: Store,
-    models: Vec<(String, Arc<dyn Model>)>,
-    endpoints: Vec<Arc<EndpointModel>>,
-    drivers: Vec<Arc<ProcessDriver>>,
-    servers: ToolServers,
-    commands: Arc<Commands>,
+    /// What the server's own settings describe.
+    own: Arc<Executors>,
+    executors: ExecutorCache,
     scratch: PathBuf,
     tasks: TaskTracker,
     runtime: tokio::runtime::Handle,
@@ -127,6 +151,23 @@ struct Shared {
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     chats: chat::Chats,
     grants: grants::Grants,
+    requests: mpsc::UnboundedSender<Request>,
+}
+
+/// Ends what processes of an earlier server left behind, and removes directories of runs that are no more.
+fn sweep(store: &Store, directory: &Path) {
+    let killed = crate::sys::kill_marked(|run| {
+        RunId::from_str(run).is_ok_and(|run| store.memory().get(&run).is_some())
+    });
+    if killed > 0 {
+        tracing::warn!(killed, "processes that the last server left behind were ended");
+    }
+    for entry in std::fs::read_dir(directory.join("work")).into_iter().flatten().flatten() {
+        let run = entry.file_name().to_str().and_then(|name| RunId::from_str(name).ok());
+        if run.is_some_and(|run| store.memory().get(&run).is_none()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 impl std::fmt::Debug for Engine {
@@ -139,88 +180,125 @@ impl Engine {
     /// Opens the store, ends what an earlier process left behind, and starts the tool servers in the background.
     ///
     /// Must be called within a tokio runtime, which is where runs are carried out, whoever starts them.
-    pub fn open(options: Options) -> BoxFuture<'static, Result<Self, Error>> {
+    pub fn open(mut options: Options) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
-            let mut models: Vec<(String, Arc<dyn Model>)> = Vec::new();
-            let mut endpoints = Vec::new();
-            for endpoint in &options.models {
-                let model = EndpointModel::new(endpoint.clone(), Arc::clone(&options.limits))
-                    .map_err(Error::Setting)?;
-                let model = Arc::new(model);
-                endpoints.push(Arc::clone(&model));
-                models.push((endpoint.name.clone(), model));
-            }
-            models.push((Rehearsal::NAME.to_owned(), Arc::new(Rehearsal)));
-            let (path, clock, limits) =
-                (options.home.join("agents.db"), Arc::clone(&options.clock), Arc::clone(&options.limits));
+            let executors = ExecutorCache::default();
+            let own = executors.get(&options.settings, &options)?;
+            let (home, lock, directory) = (options.home.clone(), options.lock.take(), options.directory());
+            let (clock, limits) = (Arc::clone(&options.clock), Arc::clone(&options.limits));
             let opened = tokio::task::spawn_blocking(move || {
-                let recovered = Store::open(&path, &clock, &limits)?;
-                for run in &recovered.interrupted {
-                    let killed = crate::sys::kill_marked(run.as_str());
-                    tracing::warn!(%run, killed, "the agent was at work when the last server ended");
-                }
+                let lock = match lock {
+                    Some(lock) => lock,
+                    None => Arc::new(StoreLock::of_home(&home)?),
+                };
+                let recovered = Store::open(&home, lock, &clock, &limits)?;
+                sweep(&recovered.store, &directory);
                 Ok::<_, crate::store::StoreError>(recovered)
             });
             let recovered = opened
                 .await
                 .map_err(|_| Error::Setting("the run store broke while opening".to_owned()))??;
-            let surroundings = Surroundings {
-                environment: options.child_environment.clone(),
-                helper: options.helper.clone(),
-                limits: Arc::clone(&options.limits),
-            };
+            let (requests, asked) = mpsc::unbounded_channel();
+            let shutdown = CancellationToken::new();
             let engine = Self {
+                asker: Arc::clone(&own),
+                handles: Some(Arc::new(LastHandle(shutdown.clone()))),
                 shared: Arc::new(Shared {
                     store: recovered.store,
-                    models,
-                    endpoints,
-                    drivers: options.drivers.iter().cloned().map(Arc::new).collect(),
-                    servers: ToolServers::new(options.tool_servers.clone(), surroundings),
-                    commands: Arc::new(Commands {
-                        policy: options.commands.clone(),
-                        helper: options.helper.clone(),
-                        server_ports: options.server_ports.clone(),
-                    }),
-                    scratch: options.home.join("scratch"),
+                    own,
+                    executors,
+                    scratch: options.directory().join("scratch"),
                     tasks: TaskTracker::new(),
                     runtime: tokio::runtime::Handle::current(),
-                    shutdown: CancellationToken::new(),
+                    shutdown,
                     writer: Mutex::new(Some(recovered.writer)),
                     chats: chat::Chats::default(),
                     grants: grants::Grants::default(),
+                    requests,
                     options,
                 }),
             };
+            let interrupted = recovered.running.iter().filter_map(|run| engine.record(run.as_str()).ok());
+            let interrupted: Vec<_> =
+                interrupted.filter(|record| record.state.phase() == Some(&Phase::Working)).collect();
+            // What cannot be written now, the supervisor tries again.
+            futures_util::future::join_all(interrupted.iter().map(|record| engine.try_take_up(record))).await;
+            let inbox = Inbox { moved: recovered.moved, requests: asked };
+            let supervising = supervisor::supervise(engine.internal(), inbox, recovered.running);
+            engine.shared.tasks.spawn(supervising);
             engine.spawn_chores();
             Ok(engine)
         })
     }
 
+    /// Returns a handle for an asker with settings of its own: they hold for what is asked through it.
+    ///
+    /// Its models and tool servers live as long as a handle or a run uses them.
+    pub fn with_settings(&self, settings: &Arc<RunSettings>) -> Result<Self, Error> {
+        let asker = self.shared.executors.get(settings, &self.shared.options)?;
+        let engine = Self { asker, ..self.clone() };
+        let settling = engine.internal();
+        self.shared.tasks.spawn_on(
+            async move {
+                tokio::select! {
+                    () = settling.asker.servers.settle() => {}
+                    () = settling.shared.shutdown.cancelled() => {}
+                }
+            },
+            &self.shared.runtime,
+        );
+        Ok(engine)
+    }
+
+    /// What a new run is carried out with.
+    fn executors_for(&self, start: &Start) -> Result<Arc<Executors>, Error> {
+        match &start.settings {
+            Some(settings) => self.shared.executors.get(settings, &self.shared.options),
+            None => Ok(Arc::clone(&self.asker)),
+        }
+    }
+
+    /// A handle for a task of the engine itself.
+    fn internal(&self) -> Self {
+        Self { handles: None, ..self.clone() }
+    }
+
     fn spawn_chores(&self) {
-        let engine = self.clone();
+        let engine = self.internal();
         self.shared.tasks.spawn(async move {
             tokio::select! {
-                () = engine.shared.servers.settle() => {}
+                () = engine.shared.own.servers.settle() => {}
                 () = engine.shared.shutdown.cancelled() => {}
             }
         });
-        let days = self.shared.options.limits.agent_retention_days;
-        if days == 0 {
-            return;
-        }
-        let engine = self.clone();
+        let engine = self.internal();
         self.shared.tasks.spawn(async move {
-            let wish = Prune { older_than: Duration::from_secs(days * 86_400), keep: 0 };
             loop {
-                if let Err(error) = engine.prune(wish).await {
-                    tracing::warn!(%error, "ended agents could not be pruned");
-                }
+                engine.forget_the_old().await;
                 tokio::select! {
                     () = tokio::time::sleep(Duration::from_hours(1)) => {}
                     () = engine.shared.shutdown.cancelled() => return,
                 }
             }
         });
+    }
+
+    /// Removes ended runs and events that are older than they are kept.
+    async fn forget_the_old(&self) {
+        let limits = &self.shared.options.limits;
+        let days = |days: u64| Duration::from_secs(days.saturating_mul(86_400));
+        if limits.agent_retention_days > 0 {
+            let wish = Prune { older_than: days(limits.agent_retention_days), keep: 0 };
+            if let Err(error) = self.prune(wish).await {
+                tracing::warn!(%error, "ended runs could not be pruned");
+            }
+        }
+        let now = (self.shared.options.clock)().millis();
+        let kept = u64::try_from(days(limits.events_days).as_millis()).unwrap_or(u64::MAX);
+        let before = Timestamp::from_millis(now.saturating_sub(kept));
+        if limits.events_days > 0 && self.shared.store.forget_events(before).await.is_err() {
+            tracing::warn!("old events could not be removed: the store is closed");
+        }
     }
 
     /// Lets go of every run and closes the store. Runs at work are told as interrupted by the next process.
@@ -230,28 +308,25 @@ impl Engine {
         self.shared.tasks.wait().await;
     }
 
-    /// Creates a run and starts it; answers once it is on disk.
+    /// Creates a run and queues it; returns once that is on disk. The supervisor carries it out.
     pub async fn start(&self, start: Start) -> Result<Arc<RunRecord>, Error> {
         self.check_contract(&start.contract)?;
-        let means = self.means(&start.spec)?;
+        let executors = self.executors_for(&start)?;
+        executors.executor(&start.spec)?;
         self.check_workdir(&start.spec).await?;
-        self.check_room()?;
-        let ack = self.create_run(start, Begin::Now).await?;
-        if ack.effect == Effect::Done {
-            self.spawn(&ack.record, means, Origin::Fresh)?;
-        }
-        Ok(ack.record)
+        Ok(self.create_run(start, Begin::Now, &executors).await?.record)
     }
 
     /// Creates a run that waits to be started.
     pub async fn create(&self, start: Start) -> Result<Arc<RunRecord>, Error> {
         self.check_length(&start.contract)?;
-        self.means(&start.spec)?;
+        let executors = self.executors_for(&start)?;
+        executors.executor(&start.spec)?;
         self.check_workdir(&start.spec).await?;
-        Ok(self.create_run(start, Begin::Later).await?.record)
+        Ok(self.create_run(start, Begin::Later, &executors).await?.record)
     }
 
-    async fn create_run(&self, start: Start, begin: Begin) -> Result<Ack, Error> {
+    async fn create_run(&self, start: Start, begin: Begin, executors: &Arc<Executors>) -> Result<Ack, Error> {
         let id = RunId::from_str(&format!("{}{}", RunId::PREFIX, uuid::Uuid::now_v7().simple()));
         let id = id.map_err(|bad| Error::Argument { name: "agent_id", what: bad.to_string() })?;
         if let Some(key) = &start.key
@@ -260,13 +335,20 @@ impl Engine {
             return Err(Error::Argument { name: "key", what: format!("must have 1 to {KEY_BYTES} bytes") });
         }
         let new = NewRun {
-            id,
+            id: id.clone(),
             contract: start.contract.into(),
             spec: start.spec,
             idempotency: start.key.map(Into::into),
             begin,
         };
-        Ok(self.shared.store.create(new).await?)
+        if !Arc::ptr_eq(executors, &self.shared.own) {
+            self.shared.executors.fix(&id, &executors.settings);
+        }
+        let created = self.shared.store.create(new).await;
+        if !matches!(&created, Ok(ack) if ack.effect == Effect::Done) {
+            self.shared.executors.forget(&id);
+        }
+        Ok(created?)
     }
 
     /// Gives a waiting run another contract.
@@ -280,41 +362,25 @@ impl Engine {
     pub async fn start_ready(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
         let record = self.record(id)?;
         self.check_contract(&record.contract)?;
-        self.begin(&record, Move::Start, Origin::Fresh).await
+        self.begin(&record, Move::Start).await
     }
 
     /// Lets a stopped run go on where it was. Calls whose result is not known are not repeated.
     pub async fn resume(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
         let record = self.record(id)?;
-        self.begin(&record, Move::Resume, Origin::Resumed).await
+        self.begin(&record, Move::Resume).await
     }
 
-    async fn begin(&self, record: &RunRecord, wanted: Move, origin: Origin) -> Result<Arc<RunRecord>, Error> {
-        let means = self.means(&record.spec)?;
+    async fn begin(&self, record: &RunRecord, wanted: Move) -> Result<Arc<RunRecord>, Error> {
+        self.executors_of(&record.id)?.executor(&record.spec)?;
         self.check_workdir(&record.spec).await?;
-        self.check_room()?;
-        let ack = self.shared.store.change(Change::to(&record.id, wanted)).await?;
-        self.spawn(&ack.record, means, origin)?;
-        Ok(ack.record)
+        Ok(self.shared.store.change(Change::to(&record.id, wanted)).await?.record)
     }
 
     /// Sets an ended run back to ready, with its contract and without its past.
     pub async fn restart(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
         let id = self.id(id)?;
         Ok(self.shared.store.change(Change::to(&id, Move::Restart)).await?.record)
-    }
-
-    fn spawn(&self, record: &Arc<RunRecord>, means: Means, origin: Origin) -> Result<(), Error> {
-        let entry = self.shared.store.get(&record.id)?;
-        let halt = entry.halt();
-        let now = entry.record();
-        // Somebody may have been quicker: then the attempt is over before it began.
-        if now.attempt != record.attempt || now.state.status() != RunStatus::Running {
-            return Ok(());
-        }
-        let attempt = Attempt { entry, record: Arc::clone(record), halt, means, origin };
-        self.shared.tasks.spawn_on(self.clone().attempt(attempt), &self.shared.runtime);
-        Ok(())
     }
 
     /// Records that the contract is fulfilled. The first end stands: the answer tells the state that holds.
@@ -340,10 +406,14 @@ impl Engine {
         };
         let change = Change {
             summary: Some(self.cut_summary(summary)),
-            payload: stored,
+            payload: stored.as_ref().map(Upload::info),
             ..Change::to(&record.id, Move::Complete)
         };
-        Ok(self.shared.store.change(change).await?.record)
+        let ack = self.shared.store.change(change).await?;
+        if ack.effect == Effect::Done {
+            stored.into_iter().for_each(Upload::taken);
+        }
+        Ok(ack.record)
     }
 
     /// Ends a run. The first end stands: the answer tells the state that holds.
@@ -356,10 +426,30 @@ impl Engine {
     /// Removes a run with everything it left; one at work is ended by it.
     pub async fn delete(&self, id: &str) -> Result<(), Error> {
         let id = self.id(id)?;
-        self.shared.store.delete(id.clone()).await?;
-        let own = self.shared.options.home.join("work").join(id.as_str());
-        let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(own)).await;
+        self.shared.store.delete(id).await?;
         Ok(())
+    }
+
+    /// Ends every run that is not ended, and waits until no process of theirs is left. Returns how many there were.
+    pub async fn stop_all(&self, reason: StopReason) -> Result<usize, Error> {
+        let running = self.records().into_iter().filter(|run| run.state.status() == RunStatus::Running);
+        let stopping: Vec<_> = running
+            .map(|run| {
+                let store = self.shared.store.clone();
+                async move { store.change(Change::to(&run.id, Move::Stop(reason))).await }
+            })
+            .collect();
+        let count = stopping.len();
+        for stopped in futures_util::future::join_all(stopping).await {
+            match stopped {
+                Ok(_) | Err(StoreError::Unknown(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (idle, is_idle) = oneshot::channel();
+        let _ = self.shared.requests.send(Request::Idle(idle));
+        let _ = is_idle.await;
+        Ok(count)
     }
 
     /// What [`Self::prune`] would remove, oldest first.
@@ -377,33 +467,27 @@ impl Engine {
 
     /// Removes ended runs with everything they left; returns what was removed.
     pub async fn prune(&self, prune: Prune) -> Result<Vec<Arc<RunRecord>>, Error> {
-        let old = self.prunable(prune);
-        // Side by side, so that many of them share a write.
-        let removing = old.iter().map(|record| {
-            let (engine, record) = (self.clone(), Arc::clone(record));
-            async move { engine.delete(record.id.as_str()).await }
-        });
-        let removing: Vec<_> = removing.collect();
-        let mut removed = futures_util::stream::iter(removing).buffer_unordered(PRUNED_AT_ONCE);
-        while let Some(done) = removed.next().await {
-            match done {
-                // Somebody else was quicker, which is as good.
-                Ok(()) | Err(Error::NotFound(_)) => {}
-                Err(error) => return Err(error),
+        let mut removed = Vec::new();
+        loop {
+            let rule = PruneRule { older_than: prune.older_than, keep: prune.keep, most: PRUNED_AT_ONCE };
+            let runs = self.shared.store.prune(rule).await?;
+            let is_last = runs.len() < PRUNED_AT_ONCE;
+            removed.extend(runs);
+            if is_last {
+                return Ok(removed);
             }
         }
-        Ok(old)
     }
 
     /// The tool servers and their tools.
     pub fn tools(&self) -> (Vec<ServerStatus>, Vec<ListedTool>) {
-        let servers = &self.shared.servers;
-        (servers.status(), servers.list(&[]))
+        let servers = &self.asker.servers;
+        (servers.status(), servers.list())
     }
 
     /// Name of the model that runs use unless they say otherwise, and where it is.
     pub fn default_model(&self) -> (String, Option<String>) {
-        match self.shared.endpoints.first() {
+        match self.asker.endpoints.first() {
             Some(model) => (model.endpoint().model.clone(), Some(model.endpoint().url.clone())),
             None => (Rehearsal::NAME.to_owned(), None),
         }
@@ -411,7 +495,7 @@ impl Engine {
 
     /// Requests waiting for a model, by the model's name in configuration.
     pub fn queued(&self) -> Vec<(String, usize)> {
-        self.shared.endpoints.iter().map(|model| (model.endpoint().name.clone(), model.queued())).collect()
+        self.asker.endpoints.iter().map(|model| (model.endpoint().name.clone(), model.queued())).collect()
     }
 
     /// Runs at work.
@@ -426,7 +510,24 @@ impl Engine {
         // A run that was stopped is over, even while its process still has time to end.
         let record = self.shared.store.memory().get(&run)?.record();
         let lasts = record.attempt == attempt && record.state.status() == RunStatus::Running;
-        lasts.then(|| grants::grant_for(run))
+        lasts.then(|| grants::grant_for(run, attempt, &self.shared.options.may))
+    }
+
+    /// The documents that other parts of the server keep in the home's database.
+    pub fn documents(&self) -> Documents {
+        self.shared.store.documents()
+    }
+
+    /// Returns at most `limit` entries of the event log after the cursor `after`; 0 stands for the oldest that is kept.
+    pub async fn events(&self, after: u64, limit: usize) -> Result<EventPage, Error> {
+        let most = usize::try_from(self.shared.options.limits.agent_output_entries).unwrap_or(usize::MAX);
+        let page = self.shared.store.reader().event_log(after, limit.clamp(1, most.max(1))).await?;
+        page.ok_or(Error::CursorExpired(after))
+    }
+
+    /// The number of the newest event, as it grows.
+    pub fn watch_events(&self) -> watch::Receiver<u64> {
+        self.shared.store.watch_events()
     }
 
     /// The options it was made with.

@@ -7,35 +7,28 @@ use std::time::SystemTime;
 
 use crewkit_core::{Limits, Timestamp};
 
-use crate::driver::ProcessDriver;
-use crate::model::Endpoint;
-use crate::store::Clock;
-use crate::tools::CommandPolicy;
-use crate::tools::mcp::ServerConfig;
+use super::RunSettings;
+use crate::store::{Clock, StoreLock};
 
-/// Everything an engine needs to know; nothing is read from the environment.
+/// What belongs to the server, and the settings of runs whose asker brings none. Nothing is read from the environment.
 #[derive(Clone)]
 pub struct Options {
-    /// Directory of the run store and of scratch files.
+    /// The home, with the database and the directories of runs.
     pub home: PathBuf,
+    /// The lock of the home, if somebody took it already; otherwise the engine takes it.
+    pub lock: Option<Arc<StoreLock>>,
     /// Limits in force.
     pub limits: Arc<Limits>,
-    /// Models, the default one first. With none, runs use the rehearsal.
-    pub models: Vec<Endpoint>,
-    /// Command lines that can carry out contracts, besides the built-in loop.
-    pub drivers: Vec<ProcessDriver>,
-    /// Tool servers.
-    pub tool_servers: Vec<ServerConfig>,
+    /// The server's own settings for runs.
+    pub settings: Arc<RunSettings>,
     /// Command line of the helper that supervises processes of runs and confines commands: this program with the arguments that
     /// make it call [`crate::supervisor::run`]. Without one, processes are ended by their group and their mark, and
     /// there are no confined commands.
     pub helper: Vec<OsString>,
     /// TCP ports of the server that runs the agents; confined commands cannot connect to them.
     pub server_ports: Vec<u16>,
-    /// Whether agents may run commands.
-    pub commands: CommandPolicy,
-    /// The environment drivers and tool servers start from.
-    pub child_environment: Vec<(OsString, OsString)>,
+    /// What processes of attempts may ask of the server beside completing their run; names of [`super::ON_OTHERS`].
+    pub may: Vec<String>,
     /// Socket of the server, for drivers that report to it.
     pub server_socket: Option<PathBuf>,
     /// Where clients reach this server, for `payload_url`; without a slash at the end.
@@ -49,18 +42,26 @@ impl Options {
     pub fn new(home: impl Into<PathBuf>) -> Self {
         Self {
             home: home.into(),
+            lock: None,
             limits: Arc::new(Limits::default()),
-            models: Vec::new(),
-            drivers: ProcessDriver::presets(),
-            tool_servers: Vec::new(),
+            settings: Arc::default(),
             helper: Vec::new(),
             server_ports: Vec::new(),
-            commands: CommandPolicy::Off,
-            child_environment: Vec::new(),
+            may: Vec::new(),
             server_socket: None,
             public_base: "http://localhost:8101".to_owned(),
             clock: Arc::new(|| Timestamp::from(SystemTime::now())),
         }
+    }
+
+    /// Where files of runs are: working directories of their own, scratch files.
+    pub(super) fn directory(&self) -> PathBuf {
+        self.home.join("state").join("agents")
+    }
+
+    /// The server's own settings, to be changed.
+    pub fn settings_mut(&mut self) -> &mut RunSettings {
+        Arc::make_mut(&mut self.settings)
     }
 }
 
@@ -68,7 +69,7 @@ impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field("home", &self.home)
-            .field("models", &self.models)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use crewkit_core::run::{RunId, RunStatus};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::task::Means;
+use super::executors::Executor;
 use super::{Engine, Error, Page, Payload, Status, Subscription, Until, Waited};
 use crate::store::{Entry, PayloadInfo, RunRecord};
 
@@ -35,8 +35,9 @@ impl Engine {
 
     fn view(&self, entry: &Entry) -> Status {
         let record = entry.record();
-        let model = match self.means(&record.spec) {
-            Ok(Means::Loop(model)) => Some(model.name().to_owned()),
+        let executor = self.executors_of(&record.id).and_then(|executors| executors.executor(&record.spec));
+        let model = match executor {
+            Ok(Executor::Loop(model)) => Some(model.name().to_owned()),
             _ => None,
         };
         Status::of(entry, model, &self.shared.options.public_base)

@@ -5,17 +5,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crewkit_core::Limits;
 use crewkit_core::run::{Move, StopReason};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, Error, payload};
-use crate::contract::{Assignment, Caps, Durability, End, Transcript, carry_out, rebuild};
+use super::executors::{Executor, Executors};
+use super::payload::{self, Upload};
+use super::{Engine, Error};
+use crate::contract::{
+    Assignment, Caps, Contract, Durability, End, Goal, Transcript, TranscriptError, carry_out, rebuild,
+};
 use crate::driver::{Errand, ProcessDriver, drive};
 use crate::event::EventBody;
 use crate::model::{Message, Model, Rehearsal};
-use crate::store::{Change, Entry, RunRecord, Store, StoreError};
+use crate::store::{Change, Effect, Entry, RunRecord, RunSpec, Store, StoreError};
 use crate::sync::lock;
 use crate::tools::{RunTools, Workspace};
 
@@ -24,27 +29,12 @@ const REWRITE_PAUSE: Duration = Duration::from_secs(1);
 /// Words kept of a reply that is arriving, for previews.
 const SPEAKING_BYTES: usize = 400;
 
-/// An attempt that was made and is to be carried out.
+/// An attempt that has a slot and is to be carried out.
 pub(super) struct Attempt {
     pub(super) entry: Arc<Entry>,
     pub(super) record: Arc<RunRecord>,
-    pub(super) halt: CancellationToken,
-    pub(super) means: Means,
-    pub(super) origin: Origin,
-}
-
-/// Whether an attempt begins or goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
-    Fresh,
-    Resumed,
-}
-
-/// What carries out a contract.
-#[derive(Clone)]
-pub(super) enum Means {
-    Loop(Arc<dyn Model>),
-    Process(Arc<ProcessDriver>),
+    /// Cancelled when the attempt is over, whoever ended it.
+    pub(super) stop: CancellationToken,
 }
 
 /// Writes to the store under the attempt's number, so that an attempt that is over changes nothing.
@@ -58,24 +48,37 @@ impl Transcript for StoreTranscript {
         &self,
         entries: Vec<EventBody>,
         durability: Durability,
-    ) -> BoxFuture<'_, Result<(), StoreError>> {
+    ) -> BoxFuture<'_, Result<(), TranscriptError>> {
         async move {
             if entries.is_empty() {
                 return Ok(());
             }
             let (id, attempt) = (self.record.id.clone(), self.record.attempt);
             match durability {
-                Durability::Now => self.store.append(id, attempt, entries).await.map(drop),
-                Durability::Soon => self.store.append_later(id, attempt, entries).await,
+                Durability::Now => self.store.append(id, attempt, entries).await.map(drop)?,
+                Durability::Soon => self.store.append_later(id, attempt, entries).await?,
             }
+            Ok(())
         }
         .boxed()
+    }
+}
+
+impl From<StoreError> for TranscriptError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unknown(_) | StoreError::Stale => Self::AttemptOver,
+            error => Self::Failed(error.to_string()),
+        }
     }
 }
 
 impl Engine {
     /// Carries out an attempt and records how it ended.
     pub(super) async fn attempt(self, attempt: Attempt) {
+        if !self.claim(&attempt).await {
+            return;
+        }
         let worked = AssertUnwindSafe(self.work(&attempt)).catch_unwind();
         let end = tokio::select! {
             worked = worked => worked.unwrap_or_else(|_| End::Stopped {
@@ -87,16 +90,92 @@ impl Engine {
         };
         lock(&attempt.entry.speaking).clear();
         self.record_end(&attempt.record, end).await;
+        if attempt.stop.is_cancelled() && attempt.record.spec.workdir.is_some() {
+            // What was cut off in the middle of a command ends by itself; the next attempt must not meet it.
+            let run = attempt.record.id.clone();
+            let swept = self.shared.runtime.spawn_blocking(move || {
+                crate::sys::kill_marked(|mark| mark == run.as_str());
+            });
+            let _ = swept.await;
+        }
+    }
+
+    /// Records that the attempt works. Returns whether it may: somebody may have ended it meanwhile.
+    async fn claim(&self, attempt: &Attempt) -> bool {
+        let record = &attempt.record;
+        loop {
+            let change = Change { attempt: Some(record.attempt), ..Change::to(&record.id, Move::Claim) };
+            let claimed = tokio::select! {
+                claimed = self.shared.store.change(change) => claimed,
+                () = self.shared.shutdown.cancelled() => return false,
+            };
+            match claimed {
+                Ok(_) => return true,
+                Err(error) if is_over(&error) => return false,
+                Err(error) => {
+                    tracing::error!(run = %record.id, %error, "a start could not be written; trying again");
+                }
+            }
+            if attempt.stop.is_cancelled() || self.pause().await.is_break() {
+                return false;
+            }
+        }
+    }
+
+    /// Takes up a run whose server ended while it was carried out: the built-in loop goes on from the transcript, a process
+    /// is gone with its server.
+    pub(super) async fn take_up(&self, record: &RunRecord) {
+        while self.try_take_up(record).await.is_err() {
+            if self.pause().await.is_break() {
+                return;
+            }
+        }
+    }
+
+    pub(super) async fn try_take_up(&self, record: &RunRecord) -> Result<(), StoreError> {
+        let executor = self.executors_of(&record.id).and_then(|executors| executors.executor(&record.spec));
+        let goes_on = matches!(executor, Ok(Executor::Loop(_)));
+        let is_allowed = u64::from(record.restarts) < self.shared.options.limits.agent_restarts;
+        let change = if goes_on && is_allowed {
+            Change {
+                note: Some("The server ended while the agent was at work; it goes on.".to_owned()),
+                ..Change::to(&record.id, Move::Requeue)
+            }
+        } else {
+            let why = "the server ended while the agent was at work; resume it to go on";
+            Change {
+                error: Some(why.to_owned()),
+                ..Change::to(&record.id, Move::Stop(StopReason::ServerRestarted))
+            }
+        };
+        let change = Change { attempt: Some(record.attempt), ..change };
+        match self.shared.store.change(change).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_over(&error) => Ok(()),
+            Err(error) => {
+                tracing::error!(run = %record.id, %error, "an interrupted run could not be taken up yet");
+                Err(error)
+            }
+        }
     }
 
     async fn work(&self, attempt: &Attempt) -> End {
+        let record = &attempt.record;
+        let prepared = self.executors_of(&record.id).and_then(|executors| {
+            let executor = executors.executor(&record.spec)?;
+            Ok((executors, executor))
+        });
+        let (executors, executor) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return End::Stopped { reason: StopReason::DriverFailed, error: error.to_string() },
+        };
         let transcript =
             StoreTranscript { store: self.shared.store.clone(), record: Arc::clone(&attempt.record) };
-        match &attempt.means {
-            Means::Process(driver) => self.run_process(attempt, driver, &transcript).await,
-            Means::Loop(model) => match self.run_loop(attempt, &**model, &transcript).await {
+        match &executor {
+            Executor::Process(driver) => self.run_process(attempt, &executors, driver, &transcript).await,
+            Executor::Loop(model) => match self.run_loop(attempt, &executors, &**model, &transcript).await {
                 Ok(end) => end,
-                Err(Error::Store(error)) => error.into(),
+                Err(Error::Store(error)) => TranscriptError::from(error).into(),
                 Err(error) => End::Stopped { reason: StopReason::Internal, error: error.to_string() },
             },
         }
@@ -105,27 +184,28 @@ impl Engine {
     async fn run_loop(
         &self,
         attempt: &Attempt,
+        executors: &Executors,
         model: &dyn Model,
         transcript: &dyn Transcript,
     ) -> Result<End, Error> {
         let (record, limits) = (&attempt.record, &self.shared.options.limits);
         let begun = Instant::now();
-        if model.name() == Rehearsal::NAME {
-            let note = EventBody::note(
-                "This is a rehearsal: no model is configured or asked, and nothing is changed.",
-            );
-            transcript.append(vec![note], Durability::Soon).await?;
-        }
-        let workspace = self.open_workspace(record)?;
+        let workspace = self.open_workspace(record, executors)?;
         let workdir = workspace.as_ref().map(|workspace| workspace.path().to_owned());
-        let servers = Arc::new(self.shared.servers.for_run(record.id.as_str()).await);
+        let servers = Arc::new(executors.servers.for_run(record.id.as_str()).await);
+        let mut notes: Vec<EventBody> = servers.absent().into_iter().map(EventBody::note).collect();
+        if model.name() == Rehearsal::NAME {
+            notes.push(EventBody::note(
+                "This is a rehearsal: no model is configured or asked, and nothing is changed.",
+            ));
+        }
+        if let Err(error) = transcript.append(notes, Durability::Soon).await {
+            return Ok(error.into());
+        }
         let toolbox = RunTools::new(workspace, servers, limits);
-        let past = match attempt.origin {
-            Origin::Fresh => Vec::new(),
-            Origin::Resumed => self.past(record).await?,
-        };
+        let past = if record.resumed { self.past(record).await? } else { Vec::new() };
         let entry = Arc::clone(&attempt.entry);
-        let speaking = move |words: &str| {
+        let on_text = move |words: &str| {
             let mut said = lock(&entry.speaking);
             said.push_str(words);
             let excess = said.len().saturating_sub(SPEAKING_BYTES);
@@ -133,39 +213,43 @@ impl Engine {
             said.drain(..from);
         };
         let clear = ClearSpeaking { entry: &attempt.entry, inner: transcript };
+        let caps = caps(limits, &record.spec);
+        let time = caps.time;
         let assignment = Assignment {
-            id: &record.id,
-            contract: &record.contract,
-            workdir,
-            caps: Caps::of(limits, &record.spec),
+            goal: Goal::Contract(Contract {
+                id: &record.id,
+                text: &record.contract,
+                workdir: workdir.as_deref(),
+                max_payload: limits.agent_payload_bytes,
+            }),
+            caps,
             used: record.usage,
             past,
             model,
             toolbox: &toolbox,
             transcript: &clear,
-            halt: attempt.halt.clone(),
-            speaking: &speaking,
-            elapsed: Arc::new(move || begun.elapsed()),
-            max_payload: limits.agent_payload_bytes,
+            halt: attempt.stop.clone(),
+            on_text: &on_text,
+            elapsed: &|| begun.elapsed(),
             max_result: usize::try_from(limits.tool_result_bytes).unwrap_or(usize::MAX),
             parallel: usize::try_from(limits.tool_parallel_calls).unwrap_or(usize::MAX),
         };
         let working = carry_out(assignment).boxed();
-        let wall = Caps::of(limits, &record.spec).wall;
-        if wall.is_zero() {
+        if time.is_zero() {
             return Ok(working.await);
         }
         // The cap is checked before each request; this catches a tool or a model that does not come back.
-        let generous = wall + Duration::from_secs(limits.llm_request_seconds.min(60));
+        let generous = time.saturating_add(Duration::from_secs(limits.llm_request_seconds.min(60)));
         Ok(tokio::time::timeout(generous, working).await.unwrap_or_else(|_| End::Stopped {
             reason: StopReason::TimeLimit,
-            error: format!("the cap of {} seconds is reached", wall.as_secs()),
+            error: format!("the cap of {} seconds is reached", time.as_secs()),
         }))
     }
 
     async fn run_process(
         &self,
         attempt: &Attempt,
+        executors: &Executors,
         driver: &ProcessDriver,
         transcript: &dyn Transcript,
     ) -> End {
@@ -179,7 +263,7 @@ impl Engine {
                 }
             },
         };
-        if attempt.origin == Origin::Resumed {
+        if record.resumed {
             let note = EventBody::note(format!("{} cannot go on where it was and begins anew", driver.name));
             if let Err(error) = transcript.append(vec![note], Durability::Soon).await {
                 return error.into();
@@ -196,25 +280,26 @@ impl Engine {
             id: &record.id,
             contract: &record.contract,
             workdir: &workdir,
-            environment: &options.child_environment,
+            environment: &executors.settings.environment,
             identity: &identity,
             helper: &options.helper,
             transcript,
-            halt: attempt.halt.clone(),
-            wall: Caps::of(&options.limits, &record.spec).wall,
+            halt: attempt.stop.clone(),
+            // A driver's turns are its own business unless the run asks for a cap.
+            caps: Caps { turns: record.spec.max_turns.unwrap_or(0), ..caps(&options.limits, &record.spec) },
             limits: &options.limits,
         };
         drive(driver, errand).boxed().await
     }
 
-    fn open_workspace(&self, record: &RunRecord) -> Result<Option<Workspace>, Error> {
+    fn open_workspace(&self, record: &RunRecord, executors: &Executors) -> Result<Option<Workspace>, Error> {
         let Some(path) = &record.spec.workdir else { return Ok(None) };
         let options = &self.shared.options;
         let workspace = Workspace::open(
             path,
             record.id.as_str(),
             &self.shared.scratch,
-            Arc::clone(&self.shared.commands),
+            Arc::clone(&executors.commands),
             Arc::clone(&options.limits),
         );
         workspace.map(Some).map_err(|source| Error::Workdir { path: path.clone(), source })
@@ -222,7 +307,7 @@ impl Engine {
 
     /// A directory for a driver whose run names none.
     fn own_directory(&self, record: &RunRecord) -> Result<PathBuf, Error> {
-        let path = self.shared.options.home.join("work").join(record.id.as_str());
+        let path = self.shared.options.directory().join("work").join(record.id.as_str());
         crate::sys::create_private_dir(&path)
             .map_err(|source| Error::Workdir { path: path.clone(), source })?;
         Ok(path)
@@ -240,7 +325,7 @@ impl Engine {
             }
             events.extend(page);
         }
-        Ok(rebuild(events.iter().map(|event| &**event)))
+        Ok(rebuild(events.iter().map(|event| &event.body)))
     }
 
     /// Writes the end; tries again for as long as the disk does not take it.
@@ -268,18 +353,20 @@ impl Engine {
             let change = Change {
                 id: record.id.clone(),
                 attempt: Some(record.attempt),
-                wanted,
+                wanted: wanted.clone(),
+                note: None,
                 summary: summary.clone().map(|summary| self.cut_summary(summary)),
                 error: error.clone(),
-                payload: stored.clone(),
+                payload: stored.as_ref().map(Upload::info),
             };
             match self.shared.store.change(change).await {
-                Ok(_)
-                | Err(
-                    StoreError::Unknown(_) | StoreError::Stale | StoreError::Illegal(_) | StoreError::Closed,
-                ) => {
+                Ok(ack) => {
+                    if ack.effect == Effect::Done {
+                        stored.into_iter().for_each(Upload::taken);
+                    }
                     return;
                 }
+                Err(error) if is_over(&error) => return,
                 Err(error) => {
                     tracing::error!(run = %record.id, %error, "an end could not be written; trying again");
                 }
@@ -298,6 +385,22 @@ impl Engine {
     }
 }
 
+/// Returns the caps of a run: what it asks for, else what is configured.
+fn caps(limits: &Limits, spec: &RunSpec) -> Caps {
+    let configured = Caps::of(limits);
+    Caps {
+        turns: spec.max_turns.unwrap_or(configured.turns),
+        tokens: spec.max_tokens.unwrap_or(configured.tokens),
+        time: spec.max_seconds.map_or(configured.time, Duration::from_secs),
+        ..configured
+    }
+}
+
+/// Whether an error says that the attempt is over, rather than that a change could not be written.
+fn is_over(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unknown(_) | StoreError::Stale | StoreError::Illegal(_) | StoreError::Closed)
+}
+
 /// Forgets the words that were arriving once they are in the transcript.
 struct ClearSpeaking<'a> {
     entry: &'a Entry,
@@ -309,7 +412,7 @@ impl Transcript for ClearSpeaking<'_> {
         &self,
         entries: Vec<EventBody>,
         durability: Durability,
-    ) -> BoxFuture<'_, Result<(), StoreError>> {
+    ) -> BoxFuture<'_, Result<(), TranscriptError>> {
         lock(&self.entry.speaking).clear();
         self.inner.append(entries, durability)
     }

@@ -1,21 +1,13 @@
 //! Runs and transcripts in the words of the contract.
 
-use std::fmt::Write as _;
-
 use crewkit_core::Timestamp;
-use crewkit_core::run::{RunStatus, StopReason};
+use crewkit_core::run::{Phase, RunStatus, StopReason, WaitsFor};
 use serde::Serialize;
-use serde_json::Value;
 
-use crate::event::{Event, EventBody, ToolCall};
+use crate::event::{Event, EventBody, PREVIEW_CHARS, cut};
 use crate::model::Rehearsal;
 use crate::store::{Entry, RunRecord};
 use crate::sync::lock;
-
-/// Characters of output shown as a preview.
-const PREVIEW: usize = 200;
-/// Characters of a tool call shown on one line.
-const CALL_LINE: usize = 77;
 
 /// The state of one agent, as `agent_status` answers it.
 #[derive(Debug, Clone, Serialize)]
@@ -25,6 +17,12 @@ pub struct Status {
     /// Absent when there is no such agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RunStatus>,
+    /// What a running agent does: `queued`, `working` or `waiting`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<&'static str>,
+    /// What a waiting agent waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<WaitsFor>,
     /// When the present attempt began; null before that.
     #[serde(skip_serializing_if = "Moment::is_unknown")]
     pub started_at: Moment,
@@ -92,6 +90,8 @@ impl Status {
         Self {
             agent_id: id.chars().take(100).collect(),
             status: None,
+            phase: None,
+            waits_for: None,
             started_at: Moment::Unknown,
             completed_at: None,
             stopped_at: None,
@@ -117,6 +117,11 @@ impl Status {
         Self {
             agent_id: record.id.to_string(),
             status: Some(status),
+            phase: record.state.phase().map(Phase::as_str),
+            waits_for: match record.state.phase() {
+                Some(Phase::Waiting(reason)) => Some(reason.clone()),
+                _ => None,
+            },
             started_at: record.state.started_at().map_or(Moment::NotYet, Moment::At),
             completed_at: ended_at.filter(|_| status == RunStatus::Completed),
             stopped_at: ended_at.filter(|_| status == RunStatus::Stopped),
@@ -143,30 +148,15 @@ fn payload_url(public_base: &str, record: &RunRecord) -> String {
 fn preview(entry: &Entry) -> Option<String> {
     let speaking = lock(&entry.speaking).clone();
     if !speaking.trim().is_empty() {
-        return Some(cut(speaking.trim(), PREVIEW));
+        return Some(cut(speaking.trim(), PREVIEW_CHARS));
     }
-    let newest = entry.newest(|event| text_of(&event.body).is_some())?;
-    text_of(&newest.body).map(|text| cut(text.trim(), PREVIEW))
-}
-
-fn text_of(body: &EventBody) -> Option<String> {
-    let text = match body {
-        EventBody::Assistant { content, tool_calls, .. } => match tool_calls.first() {
-            Some(call) if content.trim().is_empty() => call_line(call),
-            _ => content.clone(),
-        },
-        EventBody::ToolResult { content, .. }
-        | EventBody::Error { content }
-        | EventBody::Note { content } => content.clone(),
-        EventBody::Status { .. } | EventBody::Nudge { .. } | EventBody::Compacted { .. } => return None,
-    };
-    (!text.trim().is_empty()).then_some(text)
+    entry.preview()
 }
 
 /// One row of output as viewers know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OutputRow {
-    /// `assistant`, `tool`, `system`, `error` or `status`.
+    /// `assistant`, `user`, `tool`, `system`, `error` or `status`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// The text.
@@ -190,12 +180,13 @@ pub fn output_rows(event: &Event) -> Vec<OutputRow> {
             let calls = tool_calls.iter().map(|call| OutputRow {
                 kind: "tool",
                 content: String::new(),
-                tool_call: Some(call_line(call)),
+                tool_call: Some(call.line()),
             });
             words.into_iter().chain(calls).collect()
         }
+        EventBody::User { content } => vec![OutputRow::new("user", content.clone())],
         EventBody::ToolResult { content, .. } => {
-            vec![OutputRow::new("system", format!("→ {}", cut(content, PREVIEW)))]
+            vec![OutputRow::new("system", format!("→ {}", cut(content, PREVIEW_CHARS)))]
         }
         EventBody::Nudge { content } | EventBody::Note { content } => {
             vec![OutputRow::new("system", content.clone())]
@@ -204,44 +195,5 @@ pub fn output_rows(event: &Event) -> Vec<OutputRow> {
             vec![OutputRow::new("system", "older turns were summarised to make room")]
         }
         EventBody::Error { content } => vec![OutputRow::new("error", content.clone())],
-    }
-}
-
-/// `name key=value …`, cut.
-pub(super) fn call_line(call: &ToolCall) -> String {
-    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-    let mut line = call.name.clone();
-    for (key, value) in arguments.as_object().into_iter().flatten() {
-        if line.len() > 4 * CALL_LINE {
-            break;
-        }
-        let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let _ = write!(line, " {key}={}", cut(&shown, CALL_LINE).replace('\n', " "));
-    }
-    cut(&line, CALL_LINE)
-}
-
-/// The beginning of a text, with dots if there is more.
-pub(super) fn cut(text: &str, characters: usize) -> String {
-    match text.char_indices().nth(characters) {
-        Some((at, _)) => format!("{}...", &text[..at]),
-        None => text.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_fits_on_a_line() {
-        let call = |arguments: &str| {
-            call_line(&ToolCall { id: "a".into(), name: "look".into(), arguments: arguments.into() })
-        };
-        assert_eq!(call(r#"{"path":"a\nb","n":3}"#), "look path=a b n=3");
-        assert_eq!(call("garbage"), "look");
-        let long = call(&format!(r#"{{"text":"{}"}}"#, "é".repeat(500)));
-        assert_eq!(long.chars().count(), CALL_LINE + 3);
-        assert!(long.ends_with("..."));
     }
 }

@@ -1,16 +1,16 @@
-//! Anthropic Messages: content blocks, results in one user turn, the system prompt apart.
+//! Anthropic Messages: content blocks, tool results in one user turn, a separate system prompt.
 
 use crewkit_core::Limits;
 use serde_json::{Map, Value, json};
 
 use super::endpoint::Endpoint;
 use super::failure::{Failure, Sent, classify};
-use super::http::{Answer, Http};
+use super::http::{Answer, Http, StreamState};
 use super::openai::in_words;
 use super::{Ask, Message, Reply, WantedCall};
 use crate::event::Usage;
 
-/// The format wants a bound on the reply; this one suits every current model.
+/// Longest reply in tokens. The format requires a limit; all current models accept this one.
 const MAX_OUTPUT_TOKENS: u64 = 8192;
 
 pub(super) async fn exchange(
@@ -24,10 +24,13 @@ pub(super) async fn exchange(
     let sent = Sent { tools: !ask.tools.is_empty(), stream };
     let mut gather = Gather::new(limits, sent);
     let answer =
-        http.post(body.to_string().into_bytes(), sent, &mut |data| gather.event(data, ask.speaking)).await?;
+        http.post(body.to_string().into_bytes(), sent, &mut |data| gather.event(data, ask.on_text)).await;
     match answer {
-        Answer::Whole(value) => gather.whole(&value),
-        Answer::Streamed => gather.finish(),
+        Ok(Answer::Whole(value)) => gather.whole(&value),
+        Ok(Answer::Streamed) => gather.finish(),
+        // The reply is whole; how the connection ends does not matter.
+        Err(_) if gather.is_whole() => gather.finish(),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -53,7 +56,7 @@ fn request_body(endpoint: &Endpoint, ask: &Ask<'_>, stream: bool) -> Value {
     Value::Object(body)
 }
 
-/// The system prompt, and turns that alternate between user and assistant.
+/// Returns the system prompt and the turns, which alternate between user and assistant.
 fn encode(messages: &[Message]) -> (String, Vec<Value>) {
     let mut system: Vec<&str> = Vec::new();
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
@@ -92,7 +95,7 @@ fn encode(messages: &[Message]) -> (String, Vec<Value>) {
     (system.join("\n\n"), turns)
 }
 
-/// Puts a reply together, streamed or whole.
+/// Assembles a reply, streamed or whole.
 struct Gather {
     sent: Sent,
     max_arguments: usize,
@@ -120,7 +123,7 @@ impl Gather {
         }
     }
 
-    fn event(&mut self, data: &str, speaking: &(dyn Fn(&str) + Send + Sync)) -> Result<(), Failure> {
+    fn event(&mut self, data: &str, on_text: &(dyn Fn(&str) + Send + Sync)) -> Result<StreamState, Failure> {
         let event: Value = serde_json::from_str(data)
             .map_err(|bad| Failure::transient(format!("the stream holds invalid JSON: {bad}")))?;
         match event["type"].as_str().unwrap_or_default() {
@@ -129,7 +132,7 @@ impl Gather {
             "content_block_delta" => {
                 let delta = &event["delta"];
                 if let Some(text) = delta["text"].as_str() {
-                    speaking(text);
+                    on_text(text);
                     self.content.push_str(text);
                 }
                 self.reasoning.push_str(delta["thinking"].as_str().unwrap_or_default());
@@ -145,7 +148,16 @@ impl Gather {
             "error" => return Err(self.failure(&event)),
             _ => {}
         }
-        Ok(())
+        Ok(match (self.done, &self.stop) {
+            (true, _) => StreamState::Over,
+            (false, Some(_)) => StreamState::ReplyEnded,
+            (false, None) => StreamState::Open,
+        })
+    }
+
+    /// Returns whether the server has announced the end of the reply.
+    fn is_whole(&self) -> bool {
+        self.done || self.stop.is_some()
     }
 
     fn failure(&self, value: &Value) -> Failure {
@@ -161,7 +173,7 @@ impl Gather {
         classify(status, &value.to_string(), self.sent, None)
     }
 
-    /// A block as it begins, or as it is when the reply is whole.
+    /// Adds a block: the beginning of a streamed one, or a whole one.
     fn block(&mut self, block: &Value) -> Result<(), Failure> {
         match block["type"].as_str().unwrap_or_default() {
             "text" => self.content.push_str(block["text"].as_str().unwrap_or_default()),
@@ -207,7 +219,7 @@ impl Gather {
     }
 
     fn finish(self) -> Result<Reply, Failure> {
-        if !self.done && self.stop.is_none() {
+        if !self.is_whole() {
             return Err(Failure::transient("the stream was cut off"));
         }
         Ok(self.reply())

@@ -1,8 +1,8 @@
-//! A model behind an HTTP endpoint: queueing, retries and what was learned about the server.
+//! A model behind an HTTP endpoint: queueing, retries and what the server refuses.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crewkit_core::secret::masked_url;
 use crewkit_core::{Limits, Secret};
@@ -10,16 +10,17 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-use super::failure::Failure;
+use super::failure::{Failure, Refusal};
 use super::http::Http;
 use super::retry::Policy;
 use super::{Ask, AskError, Model, Reply, anthropic, openai};
+use crate::sync::lock;
 
-/// The wire format an endpoint speaks.
+/// The wire format of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// OpenAI chat completions, as most servers speak it.
+    /// OpenAI chat completions, which most servers offer.
     #[default]
     OpenAi,
     /// Anthropic Messages.
@@ -30,15 +31,15 @@ pub enum Dialect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Streaming {
-    /// Asked for; a server that refuses is asked without, from then on.
+    /// Requested; if the server refuses, replies are requested whole for a while.
     #[default]
     Auto,
-    /// Never asked for.
+    /// Not requested.
     Off,
 }
 
-/// Where a model is and how to ask it.
-#[derive(Clone)]
+/// The address of a model and how to use it.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Name in configuration.
     pub name: String,
@@ -64,7 +65,7 @@ pub struct Endpoint {
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Addresses of a model and of a proxy may hold a key.
+        // The addresses of models and proxies may contain a key.
         f.debug_struct("Endpoint")
             .field("name", &self.name)
             .field("url", &masked_url(&self.url))
@@ -91,11 +92,18 @@ impl Endpoint {
     }
 }
 
-/// What was learned about a server, so that no request has to learn it again.
+/// When a server last refused something. The refusal is forgotten after a while: servers are restarted with other options.
 #[derive(Debug, Default)]
-pub(super) struct Learned {
-    no_tools: AtomicBool,
-    no_stream: AtomicBool,
+struct LastRefusal(Mutex<Option<Instant>>);
+
+impl LastRefusal {
+    fn remember(&self, now: Instant) {
+        *lock(&self.0) = Some(now);
+    }
+
+    fn is_within(&self, memory: Duration, now: Instant) -> bool {
+        lock(&self.0).is_some_and(|at| now.saturating_duration_since(at) < memory)
+    }
 }
 
 /// A model at an endpoint.
@@ -107,12 +115,14 @@ pub struct EndpointModel {
     permits: Semaphore,
     queued: AtomicUsize,
     request_time: Duration,
+    stop_grace: Duration,
     limits: Arc<Limits>,
-    learned: Learned,
+    tools_refused: LastRefusal,
+    stream_refused: LastRefusal,
 }
 
 impl EndpointModel {
-    /// Prepares a client; nothing is sent.
+    /// Creates a client; nothing is sent.
     pub fn new(endpoint: Endpoint, limits: Arc<Limits>) -> Result<Self, String> {
         let permits = endpoint.concurrency.unwrap_or(limits.llm_concurrency);
         let permits = usize::try_from(permits).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
@@ -122,29 +132,31 @@ impl EndpointModel {
             permits: Semaphore::new(permits),
             queued: AtomicUsize::new(0),
             request_time: Duration::from_secs(limits.llm_request_seconds),
-            learned: Learned::default(),
+            stop_grace: Duration::from_secs(limits.llm_stop_grace_seconds),
+            tools_refused: LastRefusal::default(),
+            stream_refused: LastRefusal::default(),
             limits,
             endpoint,
         })
     }
 
-    /// Where it is and how it is asked.
+    /// Returns the address of the model and how to use it.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Requests that wait for their turn.
+    /// Returns the number of requests that wait for a permit.
     pub fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
-    fn streams(&self) -> bool {
-        self.endpoint.streaming == Streaming::Auto && !self.learned.no_stream.load(Ordering::Relaxed)
+    /// How long a refusal of the server is remembered.
+    fn refusal_memory(&self) -> Duration {
+        Duration::from_secs(self.limits.llm_refusal_memory_seconds)
     }
 
-    /// One request, one reply.
-    async fn attempt(&self, ask: &Ask<'_>) -> Result<Reply, Failure> {
-        let stream = self.streams();
+    /// Sends one request and reads its reply.
+    async fn attempt(&self, ask: &Ask<'_>, stream: bool) -> Result<Reply, Failure> {
         let exchange = match self.endpoint.dialect {
             Dialect::OpenAi => {
                 openai::exchange(&self.http, &self.endpoint, &self.limits, ask, stream).boxed()
@@ -161,30 +173,44 @@ impl EndpointModel {
 
     async fn ask_until_answered(&self, ask: &Ask<'_>) -> Result<Reply, AskError> {
         let mut failed = 0;
+        let mut stream = self.endpoint.streaming == Streaming::Auto
+            && !self.stream_refused.is_within(self.refusal_memory(), Instant::now());
         loop {
             let outcome = {
                 let _permit = self.permit(ask).await?;
                 if ask.halt.is_cancelled() {
                     return Err(AskError::Halted);
                 }
-                self.attempt(ask).await
+                tokio::select! {
+                    outcome = self.attempt(ask, stream) => outcome,
+                    () = self.stop_grace_over(ask) => return Err(AskError::Halted),
+                }
             };
             let (what, retry_after) = match outcome {
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Overflow(what)) => return Err(AskError::Overflow(what)),
-                Err(Failure::ToolsRefused) => {
-                    self.learned.no_tools.store(true, Ordering::Relaxed);
+                Err(Failure::ToolsRefused(refusal)) => {
+                    if refusal == Refusal::Server {
+                        self.tools_refused.remember(Instant::now());
+                    }
                     return Err(AskError::ToolsRefused);
                 }
-                Err(Failure::StreamRefused) => {
-                    self.learned.no_stream.store(true, Ordering::Relaxed);
+                Err(Failure::StreamRefused(refusal)) => {
+                    if refusal == Refusal::Server {
+                        self.stream_refused.remember(Instant::now());
+                    }
+                    stream = false;
+                    continue;
+                }
+                Err(Failure::Slept) => {
+                    tracing::info!(endpoint = %self.endpoint.name, "the machine was asleep; asking the model again");
                     continue;
                 }
                 Err(Failure::Fatal(what)) => return Err(AskError::Failed(self.blame(&what))),
                 Err(Failure::Transient { what, retry_after }) => (what, retry_after),
             };
             failed += 1;
-            let Some(pause) = self.policy.pause(failed, retry_after, dice()) else {
+            let Some(pause) = self.policy.pause(failed, retry_after, random_fraction()) else {
                 return Err(AskError::Failed(format!("{} ({failed} attempts)", self.blame(&what))));
             };
             tracing::debug!(endpoint = %self.endpoint.name, %what, ?pause, "asking the model again");
@@ -193,6 +219,13 @@ impl EndpointModel {
                 () = ask.halt.cancelled() => return Err(AskError::Halted),
             }
         }
+    }
+
+    /// Returns when the run has been over for so long that its request in flight is given up. The contract lets such a request end
+    /// normally, but a model that does not answer must not hold the run's slot for ever.
+    async fn stop_grace_over(&self, ask: &Ask<'_>) {
+        ask.halt.cancelled().await;
+        tokio::time::sleep(self.stop_grace).await;
     }
 
     async fn permit(&self, ask: &Ask<'_>) -> Result<tokio::sync::SemaphorePermit<'_>, AskError> {
@@ -208,7 +241,7 @@ impl EndpointModel {
         permit
     }
 
-    /// Says who failed; a key that a server echoes never gets out.
+    /// Adds the model and its address to an error. Removes the key, which servers may repeat.
     fn blame(&self, what: &str) -> String {
         let text = format!("model {} at {}: {what}", self.endpoint.model, self.http.place());
         match &self.endpoint.api_key {
@@ -224,7 +257,7 @@ impl Model for EndpointModel {
     }
 
     fn takes_tools(&self) -> bool {
-        !self.learned.no_tools.load(Ordering::Relaxed)
+        !self.tools_refused.is_within(self.refusal_memory(), Instant::now())
     }
 
     fn window(&self) -> Option<u64> {
@@ -236,7 +269,7 @@ impl Model for EndpointModel {
     }
 }
 
-/// Counts a waiting request for as long as it waits.
+/// Counts a request while it waits for a permit.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -252,13 +285,56 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A number between 0 and 1, fit for spreading retries.
-fn dice() -> f64 {
+/// Returns a random number between 0 and 1.
+fn random_fraction() -> f64 {
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     f64::from(random) / f64::from(u32::MAX)
 }
 
-/// The moment a `Retry-After` date is compared with.
-pub(super) fn wall_clock() -> SystemTime {
-    SystemTime::now()
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::SystemTime;
+
+    use crewkit_testkit::model::{ScriptedModel, Turn};
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::Message;
+    use super::super::http::WallClock;
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_forgotten_after_a_while() {
+        let (refusal, memory, now) = (LastRefusal::default(), Duration::from_hours(1), Instant::now());
+        assert!(!refusal.is_within(memory, now));
+        refusal.remember(now);
+        assert!(refusal.is_within(memory, now + Duration::from_mins(59)));
+        assert!(!refusal.is_within(memory, now + memory));
+    }
+
+    /// The first request hangs in a machine that falls asleep; five minutes of silence are not waited for.
+    #[tokio::test]
+    async fn a_request_is_repeated_after_the_machine_was_asleep() {
+        let asleep = Arc::new(AtomicU64::new(0));
+        let falls_asleep = Arc::clone(&asleep);
+        let server = ScriptedModel::start(move |request| {
+            if request.n == 0 {
+                falls_asleep.store(3600, Ordering::SeqCst);
+                return Turn::say("too late").after(Duration::from_hours(1));
+            }
+            Turn::say("awake")
+        })
+        .await;
+        let endpoint = Endpoint::new("m", server.url(), "m");
+        let limits = Limits { llm_tries: 1, ..Limits::default() };
+        let mut model = EndpointModel::new(endpoint, Arc::new(limits)).unwrap();
+        model.http.wall_clock = WallClock(Arc::new(move || {
+            SystemTime::now() + Duration::from_secs(asleep.load(Ordering::SeqCst))
+        }));
+        let messages = [Message::User("hello".to_owned())];
+        let halt = CancellationToken::new();
+        let ask = Ask { messages: &messages, tools: &[], halt: &halt, on_text: &|_| {} };
+        assert_eq!(model.ask(ask).await.unwrap().content, "awake");
+        assert_eq!(server.requests(), 2);
+    }
 }

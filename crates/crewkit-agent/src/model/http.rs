@@ -1,6 +1,8 @@
-//! Sending one request and reading its answer, with a bound on everything.
+//! Sends one request and reads its answer, within limits.
 
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use crewkit_core::Limits;
@@ -9,13 +11,21 @@ use http_body_util::Full;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use serde_json::Value;
 
-use super::endpoint::{Dialect, Endpoint, wall_clock};
+use super::endpoint::{Dialect, Endpoint};
 use super::failure::{Failure, Sent, classify};
 use super::retry::parse_retry_after;
 use super::sse::SseParser;
 
-/// An error text is read no further than this.
+/// Most bytes read of an error text.
 const ERROR_BYTES: usize = 16 * 1024;
+/// Silence after which a reply whose end was announced counts as whole.
+const TRAILER_TIME: Duration = Duration::from_secs(2);
+/// Time for the end of the body after the end of the stream, so that the connection can be used again.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+/// How often a wait checks whether the machine was asleep.
+const SLEEP_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// A wall clock this far ahead of the working time means that the machine was asleep.
+const SLEEP_NOTICED: Duration = Duration::from_secs(10);
 
 /// A client for one endpoint.
 #[derive(Debug)]
@@ -25,14 +35,36 @@ pub(super) struct Http {
     headers: HeaderMap,
     idle: Duration,
     reply_bytes: usize,
+    pub(super) wall_clock: WallClock,
 }
 
-/// What came back.
+/// Reads the wall clock; tests let it jump.
+#[derive(Clone)]
+pub(super) struct WallClock(pub(super) Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl std::fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WallClock")
+    }
+}
+
+/// The answer to a request.
 pub(super) enum Answer {
     /// One JSON document.
     Whole(Value),
     /// Events, all of which were handed over.
     Streamed,
+}
+
+/// How far a stream has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum StreamState {
+    /// More is expected.
+    Open,
+    /// The reply is whole; usage and the end of the stream may follow.
+    ReplyEnded,
+    /// Nothing follows.
+    Over,
 }
 
 impl Http {
@@ -62,31 +94,33 @@ impl Http {
             headers: headers(endpoint)?,
             idle: Duration::from_secs(limits.llm_idle_seconds.max(1)),
             reply_bytes: usize::try_from(limits.llm_reply_bytes).unwrap_or(usize::MAX),
+            wall_clock: WallClock(Arc::new(SystemTime::now)),
         })
     }
 
-    /// Host and path, without anything secret.
+    /// Returns host and path, without anything secret.
     pub(super) fn place(&self) -> String {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
         format!("{}{port}{}", self.url.host_str().unwrap_or_default(), self.url.path())
     }
 
-    /// Posts `body`. Events of a streamed answer go to `event` as they arrive; its error ends the reading.
+    /// Posts `body`. Events of a streamed answer go to `event` as they arrive; an error ends the reading.
     pub(super) async fn post(
         &self,
         body: Vec<u8>,
         sent: Sent,
-        event: &mut (dyn FnMut(&str) -> Result<(), Failure> + Send),
+        event: &mut (dyn FnMut(&str) -> Result<StreamState, Failure> + Send),
     ) -> Result<Answer, Failure> {
-        // A body that cannot be copied is let go once it is sent. Otherwise the whole conversation stays in memory a second time
-        // for as long as the model thinks, in case the client would like to send it again, which is decided here.
+        // A body that cannot be cloned is dropped once it is sent; otherwise the client keeps the whole conversation in memory
+        // until the reply has arrived.
         let body = reqwest::Body::wrap(Full::new(Bytes::from(body)));
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
-        let response = self.within_idle(request.send()).await?.map_err(|error| unreachable(&error))?;
+        let response =
+            self.within_idle(self.idle, request.send()).await?.map_err(|error| unreachable(&error))?;
         let status = response.status().as_u16();
         if !response.status().is_success() {
             let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let retry_after = retry_after.and_then(|value| parse_retry_after(value, wall_clock()));
+            let retry_after = retry_after.and_then(|value| parse_retry_after(value, (self.wall_clock.0)()));
             let text = self.read_error(response).await;
             return Err(classify(status, &text, sent, retry_after));
         }
@@ -103,16 +137,30 @@ impl Http {
         }
     }
 
-    async fn within_idle<T>(&self, future: impl Future<Output = T>) -> Result<T, Failure> {
-        let silent = |_| Failure::transient(format!("nothing heard for {} seconds", self.idle.as_secs()));
-        tokio::time::timeout(self.idle, future).await.map_err(silent)
+    /// Waits at most `idle` of working time. After a sleep of the machine the connection is as good as lost.
+    async fn within_idle<T>(&self, idle: Duration, future: impl Future<Output = T>) -> Result<T, Failure> {
+        let mut future = pin!(future);
+        let (begun, begun_at) = (Instant::now(), (self.wall_clock.0)());
+        loop {
+            let left = idle.saturating_sub(begun.elapsed());
+            if let Ok(done) = tokio::time::timeout(left.min(SLEEP_CHECK_INTERVAL), &mut future).await {
+                return Ok(done);
+            }
+            let passed = (self.wall_clock.0)().duration_since(begun_at).unwrap_or_default();
+            if passed.saturating_sub(begun.elapsed()) >= SLEEP_NOTICED {
+                return Err(Failure::Slept);
+            }
+            if begun.elapsed() >= idle {
+                return Err(Failure::transient(format!("nothing heard for {} seconds", idle.as_secs())));
+            }
+        }
     }
 
     async fn read_whole(&self, response: reqwest::Response) -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
         self.read(response, &mut |piece| {
             bytes.extend_from_slice(piece);
-            Ok(())
+            Ok(StreamState::Open)
         })
         .await?;
         Ok(bytes)
@@ -121,40 +169,50 @@ impl Http {
     async fn read_events(
         &self,
         response: reqwest::Response,
-        event: &mut (dyn FnMut(&str) -> Result<(), Failure> + Send),
+        event: &mut (dyn FnMut(&str) -> Result<StreamState, Failure> + Send),
     ) -> Result<(), Failure> {
         let mut parser = SseParser::default();
         let not_text = |_| Failure::transient("the stream is not valid UTF-8");
-        let mut failed = None;
-        let mut hear = |data: &str| {
-            if failed.is_none() {
-                failed = event(data).err();
-            }
+        let mut feed = |parser: &mut SseParser, piece: Option<&[u8]>| {
+            let mut state = Ok(StreamState::Open);
+            let mut hear = |data: &str| {
+                if matches!(state, Ok(StreamState::Open | StreamState::ReplyEnded)) {
+                    state = event(data);
+                }
+            };
+            let fed = match piece {
+                Some(piece) => parser.feed(piece, &mut hear),
+                None => parser.finish(&mut hear),
+            };
+            fed.map_err(not_text)?;
+            state
         };
-        let read = self
-            .read(response, &mut |piece| parser.feed(piece, &mut hear).map_err(not_text))
-            .await
-            .and_then(|()| parser.finish(&mut hear).map_err(not_text));
-        match failed {
-            Some(failure) => Err(failure),
-            None => read,
-        }
+        self.read(response, &mut |piece| feed(&mut parser, Some(piece))).await?;
+        feed(&mut parser, None).map(drop)
     }
 
     async fn read(
         &self,
         response: reqwest::Response,
-        piece: &mut (dyn FnMut(&[u8]) -> Result<(), Failure> + Send),
+        piece: &mut (dyn FnMut(&[u8]) -> Result<StreamState, Failure> + Send),
     ) -> Result<(), Failure> {
         let mut stream = response.bytes_stream();
         let mut total = 0;
-        while let Some(next) = self.within_idle(stream.next()).await? {
+        let mut idle = self.idle;
+        while let Some(next) = self.within_idle(idle, stream.next()).await? {
             let bytes = next.map_err(|error| unreachable(&error))?;
             total += bytes.len();
             if total > self.reply_bytes {
                 return Err(Failure::Fatal(format!("the reply is larger than {} bytes", self.reply_bytes)));
             }
-            piece(&bytes)?;
+            match piece(&bytes)? {
+                StreamState::Open => {}
+                StreamState::ReplyEnded => idle = TRAILER_TIME.min(self.idle),
+                StreamState::Over => {
+                    let _ = tokio::time::timeout(DRAIN_TIME, stream.next()).await;
+                    break;
+                }
+            }
         }
         Ok(())
     }
@@ -163,7 +221,7 @@ impl Http {
         let mut stream = response.bytes_stream();
         let mut bytes = Vec::new();
         while bytes.len() < ERROR_BYTES {
-            match self.within_idle(stream.next()).await {
+            match self.within_idle(self.idle, stream.next()).await {
                 Ok(Some(Ok(piece))) => bytes.extend_from_slice(&piece),
                 _ => break,
             }

@@ -1,7 +1,7 @@
-//! Asking a language model.
+//! Language models.
 //!
-//! [`Model`] is all the loop knows. Behind it are two wire formats and the built-in rehearsal; retries, limits and the
-//! oddities of servers end here.
+//! The loop only knows [`Model`]. Its implementations are an HTTP client with two wire formats, which handles retries, limits
+//! and the differences between servers, and the built-in rehearsal.
 
 mod anthropic;
 mod endpoint;
@@ -25,7 +25,7 @@ pub use endpoint::{Dialect, Endpoint, EndpointModel, Streaming};
 pub use rehearsal::Rehearsal;
 pub(crate) use sse::SseParser;
 
-/// A tool as the model is told about it.
+/// The definition of a tool that is sent to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolDef {
     /// Its name, unique among the tools of a run.
@@ -39,18 +39,18 @@ pub struct ToolDef {
 /// One message of a conversation, in the order it happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// Duties and circumstances.
+    /// Instructions.
     System(String),
-    /// The person's, or crewkit's, words.
+    /// A message of a person or of crewkit.
     User(String),
-    /// The model's words and wishes.
+    /// A reply of the model.
     Assistant {
-        /// Its words.
+        /// The text.
         content: String,
-        /// The tools it wanted.
+        /// The tools it called.
         tool_calls: Vec<ToolCall>,
     },
-    /// A tool's answer; follows the message that asked for it.
+    /// The result of a tool call; follows the reply that made the call.
     Tool {
         /// Which call it answers.
         call_id: String,
@@ -67,26 +67,26 @@ pub enum Message {
 pub struct Ask<'a> {
     /// The conversation so far.
     pub messages: &'a [Message],
-    /// The tools it may use; none means it is asked for words only.
+    /// The tools the model may call; without any, the reply is text.
     pub tools: &'a [Arc<ToolDef>],
-    /// Ends the waiting between attempts; a request in flight is read to its end.
+    /// Ends the pause between attempts; the reply of a request in flight is read to its end.
     pub halt: &'a CancellationToken,
-    /// Hears the words as they arrive.
-    pub speaking: &'a (dyn Fn(&str) + Send + Sync),
+    /// Receives text as it arrives.
+    pub on_text: &'a (dyn Fn(&str) + Send + Sync),
 }
 
-/// What a model answered.
+/// A reply of a model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reply {
-    /// Its words, without reasoning.
+    /// The text, without reasoning.
     pub content: String,
-    /// What it thought aloud.
+    /// The model's reasoning.
     pub reasoning: Option<String>,
-    /// The tools it wants; ids as the server gave them, which may be missing or double.
+    /// The tools it calls; the server's ids may be missing or duplicate.
     pub calls: Vec<WantedCall>,
-    /// What it cost, when the server says.
+    /// The usage, if the server reports it.
     pub usage: Option<Usage>,
-    /// Whether the server cut the reply at its length limit.
+    /// Whether the reply was cut at the server's length limit.
     pub cut: bool,
 }
 
@@ -103,34 +103,34 @@ pub struct WantedCall {
     pub oversized: bool,
 }
 
-/// Why there is no reply.
+/// Why a request got no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The conversation is too long for the model.
     #[error("the conversation does not fit the model: {0}")]
     Overflow(String),
-    /// The server takes no tools for this model. It is remembered: the next request should offer none.
+    /// The server refuses tools for this model; the next request should offer none.
     #[error("the model takes no tools")]
     ToolsRefused,
     /// The server refused, or every attempt failed.
     #[error("{0}")]
     Failed(String),
-    /// The run ended while waiting for the next attempt.
+    /// The run ended during the pause before the next attempt.
     #[error("the run ended")]
     Halted,
 }
 
-/// Something that continues a conversation.
+/// A language model.
 pub trait Model: Send + Sync {
-    /// Its name, for people.
+    /// Returns the name shown to people.
     fn name(&self) -> &str;
 
-    /// Whether it may be offered tools; false once its server has refused them.
+    /// Returns whether tools may be offered; false for a while after its server has refused them.
     fn takes_tools(&self) -> bool;
 
-    /// Tokens that fit into one request, if known.
+    /// Returns the tokens that fit into one request, if known.
     fn window(&self) -> Option<u64>;
 
-    /// Continues the conversation.
+    /// Sends a request and returns the reply.
     fn ask<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Reply, AskError>>;
 }

@@ -1,4 +1,4 @@
-//! OpenAI chat completions, strict in what is sent and lenient in what is read.
+//! OpenAI chat completions: strict requests, tolerant parsing of replies.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::endpoint::Endpoint;
 use super::failure::{Failure, Sent, classify};
-use super::http::{Answer, Http};
+use super::http::{Answer, Http, StreamState};
 use super::reasoning;
 use super::{Ask, Message, Reply, WantedCall};
 use crate::event::Usage;
@@ -24,14 +24,17 @@ pub(super) async fn exchange(
     let body = request_body(endpoint, ask, stream)?;
     let sent = Sent { tools: !ask.tools.is_empty(), stream };
     let mut gather = Gather::new(limits, sent);
-    let answer = http.post(body, sent, &mut |data| gather.event(data, ask.speaking)).await?;
+    let answer = http.post(body, sent, &mut |data| gather.event(data, ask.on_text)).await;
     match answer {
-        Answer::Whole(value) => gather.whole(&value),
-        Answer::Streamed => gather.finish(),
+        Ok(Answer::Whole(value)) => gather.whole(&value),
+        Ok(Answer::Streamed) => gather.finish(),
+        // The reply is whole; how the connection ends does not matter.
+        Err(_) if gather.is_whole() => gather.finish(),
+        Err(failure) => Err(failure),
     }
 }
 
-/// The request as it is written; everything in it is borrowed, since the whole history goes out with every turn.
+/// The body of a request. It borrows everything, since it contains the whole history.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -144,15 +147,15 @@ fn encode(message: &Message) -> Said<'_> {
     }
 }
 
-/// Servers parse the arguments of the history; what the model once garbled would make them refuse every later request.
+/// Returns the arguments, or an empty object if they are invalid: servers refuse a history with invalid arguments.
 fn sendable_arguments(arguments: &str) -> &str {
     let is_object = arguments.trim_start().starts_with('{')
         && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_ok();
     if is_object { arguments } else { "{}" }
 }
 
-/// The conversation without tool messages, for a request that offers no tools: servers refuse calls of tools they were not
-/// told about.
+/// Returns the conversation without tool messages, for a request without tools: servers refuse calls of tools that are not
+/// defined.
 pub(super) fn in_words(messages: &[Message]) -> Vec<Message> {
     messages
         .iter()
@@ -173,14 +176,14 @@ pub(super) fn in_words(messages: &[Message]) -> Vec<Message> {
         .collect()
 }
 
-/// A call as it is put together from pieces.
+/// A call that is assembled from pieces.
 #[derive(Default)]
 struct Piece {
     index: Option<u64>,
     call: WantedCall,
 }
 
-/// Puts a streamed reply together.
+/// Assembles a reply, streamed or whole.
 struct Gather {
     sent: Sent,
     max_arguments: usize,
@@ -208,18 +211,18 @@ impl Gather {
         }
     }
 
-    fn event(&mut self, data: &str, speaking: &(dyn Fn(&str) + Send + Sync)) -> Result<(), Failure> {
+    fn event(&mut self, data: &str, on_text: &(dyn Fn(&str) + Send + Sync)) -> Result<StreamState, Failure> {
         let data = data.trim();
         if data == "[DONE]" {
             self.done = true;
-            return Ok(());
+            return Ok(StreamState::Over);
         }
         if data.is_empty() {
-            return Ok(());
+            return Ok(StreamState::Open);
         }
         let chunk: Value = serde_json::from_str(data)
             .map_err(|bad| Failure::transient(format!("the stream holds invalid JSON: {bad}")))?;
-        self.refuse_error(&chunk)?;
+        self.check_error(&chunk)?;
         self.usage = usage(&chunk["usage"]).or(self.usage);
         let choice = &chunk["choices"][0];
         if let Some(finish) = choice["finish_reason"].as_str() {
@@ -227,13 +230,19 @@ impl Gather {
         }
         let delta = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
         if let Some(text) = delta["content"].as_str() {
-            speaking(text);
+            on_text(text);
         }
-        self.take(delta)
+        self.add_delta(delta)?;
+        Ok(if self.is_whole() { StreamState::ReplyEnded } else { StreamState::Open })
     }
 
-    /// Errors inside a stream carry their status in `code`, if anywhere.
-    fn refuse_error(&self, chunk: &Value) -> Result<(), Failure> {
+    /// Returns whether the server has announced the end of the reply.
+    fn is_whole(&self) -> bool {
+        self.done || self.finish.is_some()
+    }
+
+    /// Returns an error if the chunk is one. Errors inside a stream may have their status in `code`.
+    fn check_error(&self, chunk: &Value) -> Result<(), Failure> {
         let error = &chunk["error"];
         if error.is_null() {
             return Ok(());
@@ -243,7 +252,7 @@ impl Gather {
         Err(classify(status, &chunk.to_string(), self.sent, None))
     }
 
-    fn take(&mut self, delta: &Value) -> Result<(), Failure> {
+    fn add_delta(&mut self, delta: &Value) -> Result<(), Failure> {
         match &delta["content"] {
             Value::String(text) => self.content.push_str(text),
             // Some servers answer with a list of parts.
@@ -257,13 +266,13 @@ impl Gather {
         let thought = delta["reasoning_content"].as_str().or_else(|| delta["reasoning"].as_str());
         self.reasoning.push_str(thought.unwrap_or_default());
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            self.take_call(call)?;
+            self.add_call_piece(call)?;
         }
         Ok(())
     }
 
-    /// Finds the call a piece belongs to: by index, else by id, else it continues the newest.
-    fn take_call(&mut self, piece: &Value) -> Result<(), Failure> {
+    /// Adds a piece to the call it belongs to: by index, else by id, else to the newest.
+    fn add_call_piece(&mut self, piece: &Value) -> Result<(), Failure> {
         let index = piece["index"].as_u64();
         let id = piece["id"].as_str().unwrap_or_default();
         let function = &piece["function"];
@@ -310,28 +319,28 @@ impl Gather {
     }
 
     fn finish(self) -> Result<Reply, Failure> {
-        if !self.done && self.finish.is_none() {
+        if !self.is_whole() {
             return Err(Failure::transient("the stream was cut off"));
         }
         Ok(self.reply())
     }
 
     fn whole(mut self, value: &Value) -> Result<Reply, Failure> {
-        self.refuse_error(value)?;
+        self.check_error(value)?;
         let choice = &value["choices"][0];
         if !choice["message"].is_object() {
             return Err(Failure::transient("the reply has no choices"));
         }
         self.usage = usage(&value["usage"]);
         self.finish = choice["finish_reason"].as_str().map(str::to_owned);
-        // Calls of a whole reply are complete; their place tells them apart, whatever ids the server gave.
+        // Calls of a whole reply are complete; their position identifies them, since ids may be duplicate.
         let mut message = choice["message"].clone();
         for (index, call) in message["tool_calls"].as_array_mut().into_iter().flatten().enumerate() {
             if call.is_object() {
                 call["index"] = index.into();
             }
         }
-        self.take(&message)?;
+        self.add_delta(&message)?;
         Ok(self.reply())
     }
 

@@ -1,7 +1,7 @@
-//! Taking `<think>` parts out of what a model says.
+//! Separates `<think>` parts from the text of a reply.
 
-/// Splits a text into words and reasoning. An unclosed part reaches to the end; an answer that only closes one was
-/// reasoning from its beginning, as some chat templates open the part themselves.
+/// Splits a text into words and reasoning. A part that is not closed extends to the end. If a part is closed but not opened,
+/// the text is reasoning from its beginning, since some chat templates open the part themselves.
 pub(super) fn split(text: &str) -> (String, Option<String>) {
     let mut words = String::new();
     let mut thoughts: Vec<&str> = Vec::new();

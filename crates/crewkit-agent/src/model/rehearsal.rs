@@ -1,7 +1,7 @@
-//! The built-in model `rehearsal`: plays the life of a run without a network and without intelligence.
+//! The built-in model `rehearsal`: simulates a run without asking a model.
 //!
-//! It is deterministic: the same contract in the same directory gives the same run. It only looks at files, never changes
-//! them, and says in every sentence that it is a rehearsal.
+//! It is deterministic: the same contract in the same directory gives the same run. It reads files but does not change them,
+//! and every reply says that it is a rehearsal.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::{Ask, AskError, Message, Model, Reply, WantedCall};
 use crate::event::Usage;
 
-/// Plays a run.
+/// A model that simulates a run.
 #[derive(Debug, Default)]
 pub struct Rehearsal;
 
 impl Rehearsal {
-    /// The name it goes by in configuration and answers.
+    /// Its name in configuration and answers.
     pub const NAME: &'static str = "rehearsal";
 }
 
@@ -39,7 +39,7 @@ impl Model for Rehearsal {
     }
 }
 
-/// What is played next follows from what was played so far.
+/// Returns the next reply, which depends only on the conversation so far.
 fn next(ask: &Ask<'_>) -> Reply {
     let contract = contract_of(ask.messages);
     let offered = |name: &str| ask.tools.iter().any(|tool| tool.name == name);
@@ -84,7 +84,7 @@ fn next(ask: &Ask<'_>) -> Reply {
     )
 }
 
-/// A line `rehearse: fail` in the contract lets users see how their orchestration takes a failure.
+/// Returns whether the contract has a line `rehearse: fail`, which lets users test how they handle a failure.
 fn contract_wants_failure(contract: &str) -> bool {
     contract.lines().any(|line| line.trim().eq_ignore_ascii_case("rehearse: fail"))
 }
@@ -118,12 +118,12 @@ fn calling(content: String, tool: &str, arguments: &Value) -> Reply {
     Reply { usage: Some(usage(&content)), content, calls: vec![call], ..Reply::default() }
 }
 
-/// Words stand in for tokens.
+/// Counts words as tokens.
 fn usage(content: &str) -> Usage {
     Usage { input_tokens: 0, output_tokens: content.split_whitespace().count() as u64 }
 }
 
-/// The contract's own words within the opening message.
+/// Returns the contract within the opening message.
 fn contract_of(messages: &[Message]) -> &str {
     let opening = messages.iter().find_map(|message| match message {
         Message::User(text) => Some(text.as_str()),
@@ -134,7 +134,7 @@ fn contract_of(messages: &[Message]) -> &str {
     begun.strip_suffix("Begin now.").unwrap_or(begun).trim()
 }
 
-/// The newest words of the person.
+/// Returns the newest message of a person.
 fn ask_of(messages: &[Message]) -> &str {
     let newest = messages.iter().rev().find_map(|message| match message {
         Message::User(text) => Some(text.as_str()),
@@ -167,7 +167,7 @@ fn file_worth_reading(listing: &str) -> Option<&str> {
     readme.or_else(|| files().find(is_prose))
 }
 
-/// The first line of a text, short enough for a sentence.
+/// Returns the first line of a text, cut to 80 characters.
 fn title(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     if line.chars().count() > 80 { line.chars().take(79).chain(['…']).collect() } else { line.to_owned() }

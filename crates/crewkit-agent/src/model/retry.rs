@@ -1,10 +1,10 @@
-//! When to try again.
+//! Pauses between attempts.
 
 use std::time::{Duration, SystemTime};
 
 use crewkit_core::Limits;
 
-/// How attempts are spaced.
+/// How long to wait between attempts.
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
     tries: u64,
@@ -23,17 +23,20 @@ impl Policy {
         }
     }
 
-    /// The pause after the `failed`-th failure in a row, or `None` when it was the last attempt.
+    /// Returns the pause after the `failed`-th failure in a row, or `None` if that was the last attempt.
     ///
-    /// `dice` is between 0 and 1 and moves the pause by up to a fifth either way, so that many runs that failed together
-    /// do not come back together. What the server asks for is never shortened, only capped.
-    pub(super) fn pause(&self, failed: u64, retry_after: Option<Duration>, dice: f64) -> Option<Duration> {
+    /// `random` is between 0 and 1 and varies the pause by up to a fifth, so that runs that failed together do not retry
+    /// together. A pause requested by the server is capped, but not shortened otherwise.
+    pub(super) fn pause(&self, failed: u64, retry_after: Option<Duration>, random: f64) -> Option<Duration> {
         if failed >= self.tries {
             return None;
         }
         let doublings = u32::try_from(failed.saturating_sub(1)).unwrap_or(u32::MAX).min(20);
-        let pause =
-            self.first.saturating_mul(1 << doublings).min(self.max).mul_f64(0.8 + 0.4 * dice.clamp(0.0, 1.0));
+        let pause = self
+            .first
+            .saturating_mul(1 << doublings)
+            .min(self.max)
+            .mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0));
         Some(match retry_after {
             Some(asked) => pause.max(asked.min(self.retry_after_max)),
             None => pause,
@@ -69,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn the_dice_move_a_pause_by_a_fifth() {
+    fn pauses_vary_by_a_fifth() {
         assert_eq!(policy().pause(1, None, 0.0), Some(Duration::from_millis(800)));
         assert_eq!(policy().pause(1, None, 1.0), Some(Duration::from_millis(1200)));
     }
 
     #[test]
-    fn the_servers_wish_is_kept_up_to_a_cap() {
+    fn a_pause_requested_by_the_server_is_capped() {
         let asked = |seconds| policy().pause(1, Some(Duration::from_secs(seconds)), 0.5);
         assert_eq!(asked(0), Some(Duration::from_secs(1)));
         assert_eq!(asked(17), Some(Duration::from_secs(17)));

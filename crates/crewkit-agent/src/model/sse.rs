@@ -1,6 +1,6 @@
 //! Server-sent events, as models and tool servers stream them.
 
-/// Turns bytes into the data of events. Bounding the bytes is the caller's part.
+/// Splits bytes into the data of events. The caller limits the number of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct SseParser {
     line: Vec<u8>,
@@ -14,7 +14,7 @@ pub(crate) struct SseParser {
 pub(crate) struct NotUtf8;
 
 impl SseParser {
-    /// Takes bytes and hands every event that is complete to `event`.
+    /// Consumes bytes and calls `event` for each complete event.
     pub(crate) fn feed(&mut self, bytes: &[u8], event: &mut dyn FnMut(&str)) -> Result<(), NotUtf8> {
         for &byte in bytes {
             match byte {
@@ -32,7 +32,7 @@ impl SseParser {
         Ok(())
     }
 
-    /// Hands out an event that was not followed by a blank line.
+    /// Calls `event` for a last event that is not followed by a blank line.
     pub(crate) fn finish(&mut self, event: &mut dyn FnMut(&str)) -> Result<(), NotUtf8> {
         if !self.line.is_empty() {
             self.end_line(event)?;

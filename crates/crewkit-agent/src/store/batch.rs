@@ -7,27 +7,33 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crewkit_core::Timestamp;
-use crewkit_core::run::{Move, Moved, RunId, RunState, RunStatus};
+use crewkit_core::run::{Move, Moved, Phase, RunId, RunState, RunStatus};
 use rusqlite::{Connection, params};
 
-use super::memory::History;
-use super::{Ack, Begin, Change, Effect, Memory, NewRun, RunRecord, StoreError};
+use super::load::phase_text;
+use super::memory::{History, Queue};
+use super::{Ack, Begin, Change, Effect, Memory, NewEvent, NewRun, PruneRule, RunRecord, StoreError};
 use crate::event::{Event, EventBody, Usage};
 
 /// A run as it will be.
 struct Draft {
     record: RunRecord,
     events: Vec<Arc<Event>>,
-    origin: Origin,
+    row: Row,
     history: History,
     contract_changed: bool,
-    deleted: bool,
+    /// Whether the transcript grew by something that no event tells yet.
+    has_output: bool,
+    /// Whether the supervisor has to hear of it.
+    moved: bool,
 }
 
+/// What is to become of the row of a run.
 #[derive(PartialEq, Eq, Clone, Copy)]
-enum Origin {
-    Known,
-    New,
+enum Row {
+    Update,
+    Insert,
+    Delete,
 }
 
 /// Drafts of one transaction.
@@ -36,11 +42,34 @@ pub(super) struct Batch<'a> {
     now: Timestamp,
     drafts: HashMap<RunId, Draft>,
     keys: HashMap<Arc<str>, RunId>,
+    events: Vec<NewEvent>,
+    queue: Queue,
 }
 
 impl<'a> Batch<'a> {
     pub(super) fn new(memory: &'a Memory, now: Timestamp) -> Self {
-        Self { memory, now, drafts: HashMap::new(), keys: HashMap::new() }
+        let queue = memory.queue();
+        Self { memory, now, drafts: HashMap::new(), keys: HashMap::new(), events: Vec::new(), queue }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Records events of something that is no run.
+    pub(super) fn record(&mut self, events: Vec<NewEvent>) {
+        self.events.extend(events);
+    }
+
+    /// What happened, in order.
+    pub(super) fn take_events(&mut self) -> Vec<NewEvent> {
+        let mut grown: Vec<&mut Draft> =
+            self.drafts.values_mut().filter(|draft| draft.has_output && draft.row != Row::Delete).collect();
+        grown.sort_by(|one, other| one.record.id.cmp(&other.record.id));
+        for draft in grown {
+            draft.tell(None, &mut self.events);
+        }
+        std::mem::take(&mut self.events)
     }
 
     fn draft(&mut self, id: &RunId) -> Result<&mut Draft, StoreError> {
@@ -49,15 +78,16 @@ impl<'a> Batch<'a> {
             let draft = Draft {
                 record: RunRecord::clone(&entry.record()),
                 events: Vec::new(),
-                origin: Origin::Known,
+                row: Row::Update,
                 history: History::Kept,
                 contract_changed: false,
-                deleted: false,
+                has_output: false,
+                moved: false,
             };
             self.drafts.insert(id.clone(), draft);
         }
         match self.drafts.get_mut(id) {
-            Some(draft) if !draft.deleted => Ok(draft),
+            Some(draft) if draft.row != Row::Delete => Ok(draft),
             _ => Err(StoreError::Unknown(id.clone())),
         }
     }
@@ -85,19 +115,23 @@ impl<'a> Batch<'a> {
             turns: 0,
             usage: Usage::default(),
             last_seq: 0,
+            restarts: 0,
+            resumed: false,
+            queue_order: 0,
             idempotency: new.idempotency,
         };
         let mut draft = Draft {
             record,
             events: Vec::new(),
-            origin: Origin::New,
+            row: Row::Insert,
             history: History::Kept,
             contract_changed: false,
-            deleted: false,
+            has_output: false,
+            moved: false,
         };
         if new.begin == Begin::Now {
-            draft.record.state.apply(Move::Start, self.now)?;
-            draft.push_status(self.now);
+            let start = Change::to(&new.id, Move::Start);
+            draft.change(start, self.now, &mut self.events, &mut self.queue)?;
         }
         let record = Arc::new(draft.record.clone());
         self.drafts.insert(new.id, draft);
@@ -128,17 +162,108 @@ impl<'a> Batch<'a> {
         }
         for body in bodies {
             draft.push(body, now);
+            draft.has_output = true;
         }
         Ok(Ack { effect: Effect::Done, record: Arc::new(draft.record.clone()) })
     }
 
     pub(super) fn change(&mut self, change: Change) -> Result<Ack, StoreError> {
         let now = self.now;
-        let draft = self.draft(&change.id)?;
+        let (mut events, mut queue) = (std::mem::take(&mut self.events), self.queue);
+        let id = change.id.clone();
+        let changed = self.draft(&id).and_then(|draft| draft.change(change, now, &mut events, &mut queue));
+        (self.events, self.queue) = (events, queue);
+        changed
+    }
+
+    pub(super) fn delete(&mut self, id: &RunId) -> Result<Ack, StoreError> {
+        let draft = self.draft(id)?;
+        draft.row = Row::Delete;
+        draft.moved = true;
+        let record = Arc::new(draft.record.clone());
+        self.queue.length -= u64::from(record.state.phase() == Some(&Phase::Queued));
+        self.events.push(NewEvent {
+            kind: "run.deleted",
+            subject: id.to_string(),
+            position: record.last_seq,
+        });
+        Ok(Ack { effect: Effect::Done, record })
+    }
+
+    /// Deletes ended runs as the rule says; returns them, oldest first.
+    pub(super) fn prune(&mut self, rule: PruneRule) -> Vec<Arc<RunRecord>> {
+        let known = self.memory.all();
+        let mut ended: Vec<Arc<RunRecord>> = known
+            .iter()
+            .map(|entry| entry.record())
+            .filter_map(|record| match self.drafts.get(&record.id) {
+                None => Some(record),
+                Some(draft) if draft.row == Row::Delete => None,
+                Some(draft) => Some(Arc::new(draft.record.clone())),
+            })
+            .filter(|record| record.state.status().is_terminal())
+            .collect();
+        ended.truncate(ended.len().saturating_sub(rule.keep));
+        let now = self.now;
+        let is_old = |record: &Arc<RunRecord>| {
+            record.state.ended_at().is_some_and(|at| now.since(at) >= rule.older_than)
+        };
+        ended.retain(is_old);
+        ended.truncate(rule.most);
+        ended.retain(|record| self.delete(&record.id).is_ok());
+        ended
+    }
+
+    /// Writes every draft; the caller commits.
+    pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
+        // What goes makes room for what comes: a key may be used again in the same batch.
+        let (gone, kept): (Vec<&Draft>, Vec<&Draft>) =
+            self.drafts.values().partition(|draft| draft.row == Row::Delete);
+        gone.into_iter().chain(kept).try_for_each(|draft| draft.write(connection))
+    }
+
+    /// Makes the drafts visible; called once they are on disk. Returns the runs whose state has changed.
+    pub(super) fn publish(self) -> Vec<RunId> {
+        let moved = self.drafts.iter().filter(|(_, draft)| draft.moved).map(|(id, _)| id.clone()).collect();
+        self.memory.set_queue(self.queue);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            self.drafts.into_iter().partition(|(_, draft)| draft.row == Row::Delete);
+        for (id, _) in gone {
+            self.memory.remove(&id);
+        }
+        for (_, draft) in kept {
+            self.memory.publish(draft.record, draft.events, draft.history);
+        }
+        moved
+    }
+}
+
+impl Draft {
+    fn change(
+        &mut self,
+        change: Change,
+        now: Timestamp,
+        events: &mut Vec<NewEvent>,
+        queue: &mut Queue,
+    ) -> Result<Ack, StoreError> {
+        let draft = self;
         if change.attempt.is_some_and(|attempt| attempt != draft.record.attempt) {
             return Err(StoreError::Stale);
         }
-        let moved = draft.record.state.apply(change.wanted, now)?;
+        let mut state = draft.record.state.clone();
+        let moved = state.apply(&change.wanted, now)?;
+        let (was_queued, is_queued) =
+            (draft.record.state.phase() == Some(&Phase::Queued), state.phase() == Some(&Phase::Queued));
+        let is_asked_for = matches!(change.wanted, Move::Start | Move::Resume);
+        if is_asked_for && queue.length >= queue.limit {
+            return Err(StoreError::QueueFull(queue.limit));
+        }
+        draft.record.state = state;
+        if is_asked_for {
+            queue.order += 1;
+            draft.record.queue_order = queue.order;
+        }
+        queue.length = queue.length + u64::from(is_queued) - u64::from(was_queued);
         let effect = match moved {
             Moved::AlreadyEnded => {
                 // What a late completion had to say is kept as output; the first end stands.
@@ -147,50 +272,46 @@ impl<'a> Batch<'a> {
                     && let Some(summary) = change.summary
                 {
                     draft.push(EventBody::note(format!("completed too late: {summary}")), now);
+                    draft.has_output = true;
                 }
                 Effect::Unchanged
             }
             Moved::Changed => {
                 draft.carry(change, now);
+                draft.moved = true;
+                let kind = match &draft.record.state {
+                    RunState::Ready => None,
+                    RunState::Running { phase: Phase::Queued, .. } => Some("run.queued"),
+                    RunState::Running { phase: Phase::Working, .. } => Some("run.started"),
+                    RunState::Running { phase: Phase::Waiting(_), .. } => Some("run.waiting"),
+                    RunState::Stopped { .. } | RunState::Completed { .. } => Some("run.ended"),
+                };
+                draft.tell(kind, events);
                 Effect::Done
             }
         };
         Ok(Ack { effect, record: Arc::new(draft.record.clone()) })
     }
 
-    pub(super) fn delete(&mut self, id: &RunId) -> Result<Ack, StoreError> {
-        let draft = self.draft(id)?;
-        draft.deleted = true;
-        Ok(Ack { effect: Effect::Done, record: Arc::new(draft.record.clone()) })
-    }
-
-    /// Writes every draft; the caller commits.
-    pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
-        for draft in self.drafts.values() {
-            draft.write(connection)?;
-        }
-        Ok(())
-    }
-
-    /// Makes the drafts visible; called once they are on disk.
-    pub(super) fn publish(self) {
-        for (id, draft) in self.drafts {
-            if draft.deleted {
-                self.memory.remove(&id);
-            } else {
-                self.memory.publish(draft.record, draft.events, draft.history);
-            }
+    /// Records an event, and before it that the transcript grew, if it did.
+    fn tell(&mut self, kind: Option<&'static str>, events: &mut Vec<NewEvent>) {
+        let output = std::mem::take(&mut self.has_output).then_some("run.output");
+        for kind in output.into_iter().chain(kind) {
+            let position = self.record.last_seq;
+            events.push(NewEvent { kind, subject: self.record.id.to_string(), position });
         }
     }
-}
 
-impl Draft {
     fn push(&mut self, body: EventBody, at: Timestamp) {
         if let EventBody::Assistant { usage, content, reasoning, tool_calls } = &body {
-            // Drivers that tell the cost afterwards do so in an entry that says nothing else.
+            // Drivers that report usage afterwards do so in an entry without anything else.
             let says_something = !content.is_empty() || reasoning.is_some() || !tool_calls.is_empty();
             self.record.turns += u64::from(says_something || usage.is_none());
-            self.record.usage = self.record.usage.plus(usage.unwrap_or_default());
+        }
+        if let EventBody::Assistant { usage: Some(usage), .. }
+        | EventBody::Compacted { usage: Some(usage), .. } = &body
+        {
+            self.record.usage = self.record.usage.plus(*usage);
         }
         self.record.last_seq += 1;
         self.events.push(Arc::new(Event { seq: self.record.last_seq, at, body }));
@@ -205,7 +326,21 @@ impl Draft {
     fn carry(&mut self, change: Change, now: Timestamp) {
         let record = &mut self.record;
         match change.wanted {
-            Move::Start => {}
+            Move::Start => {
+                record.restarts = 0;
+                record.resumed = false;
+            }
+            // Nothing that the transcript tells: it goes on where it was.
+            Move::Claim | Move::Wait(_) => return,
+            Move::Requeue => {
+                if let Some(note) = change.note {
+                    record.restarts += 1;
+                    record.resumed = true;
+                    self.push(EventBody::note(note), now);
+                    self.has_output = true;
+                }
+                return;
+            }
             Move::Complete => {
                 record.summary = change.summary.map(Into::into);
                 record.payload = change.payload;
@@ -213,10 +348,13 @@ impl Draft {
             Move::Stop(_) => record.error = change.error.clone().map(Into::into),
             Move::Resume => {
                 record.attempt += 1;
+                record.restarts = 0;
+                record.resumed = true;
                 record.error = None;
             }
             Move::Restart => {
                 record.attempt += 1;
+                record.resumed = false;
                 record.error = None;
                 record.summary = None;
                 record.payload = None;
@@ -235,19 +373,19 @@ impl Draft {
     fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         let record = &self.record;
         let id = record.id.as_str();
-        if self.deleted {
+        if self.row == Row::Delete {
             return erase(connection, id);
         }
         if self.history == History::Cleared {
-            connection.prepare_cached("DELETE FROM events WHERE run = ?1")?.execute([id])?;
+            connection.prepare_cached("DELETE FROM transcript WHERE run = ?1")?.execute([id])?;
             drop_payload(connection, id)?;
         }
-        if self.origin == Origin::New {
+        if self.row == Row::Insert {
             self.insert(connection)?;
         }
         self.update(connection)?;
-        let mut insert =
-            connection.prepare_cached("INSERT INTO events (run, seq, at, body) VALUES (?1, ?2, ?3, ?4)")?;
+        let mut insert = connection
+            .prepare_cached("INSERT INTO transcript (run, seq, at, body) VALUES (?1, ?2, ?3, ?4)")?;
         for event in &self.events {
             let body = serde_json::to_string(&event.body)
                 .map_err(|bad| rusqlite::Error::ToSqlConversionFailure(Box::new(bad)))?;
@@ -286,7 +424,8 @@ impl Draft {
         let mut update = connection.prepare_cached(
             "UPDATE runs SET status = ?2, started_at = ?3, ended_at = ?4, stop_reason = ?5, attempt = ?6,
                  summary = ?7, error = ?8, payload_upload = ?9, payload_size = ?10, payload_gzip = ?11,
-                 payload_etag = ?12, turns = ?13, input_tokens = ?14, output_tokens = ?15, last_seq = ?16
+                 payload_etag = ?12, turns = ?13, input_tokens = ?14, output_tokens = ?15, last_seq = ?16,
+                 phase = ?17, queue_order = ?18, resumed = ?19, restarts = ?20
              WHERE id = ?1",
         )?;
         let (state, payload) = (&record.state, record.payload.as_ref());
@@ -307,6 +446,10 @@ impl Draft {
             sql(record.usage.input_tokens),
             sql(record.usage.output_tokens),
             sql(record.last_seq),
+            state.phase().and_then(phase_text),
+            sql(record.queue_order),
+            record.resumed,
+            record.restarts,
         ])?;
         Ok(())
     }
@@ -315,7 +458,7 @@ impl Draft {
 /// Removes a run with everything that belongs to it.
 fn erase(connection: &Connection, id: &str) -> rusqlite::Result<()> {
     drop_payload(connection, id)?;
-    connection.prepare_cached("DELETE FROM events WHERE run = ?1")?.execute([id])?;
+    connection.prepare_cached("DELETE FROM transcript WHERE run = ?1")?.execute([id])?;
     connection.prepare_cached("DELETE FROM runs WHERE id = ?1")?.execute([id])?;
     Ok(())
 }

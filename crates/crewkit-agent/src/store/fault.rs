@@ -31,7 +31,7 @@ pub enum FileFault {
     /// Another process has it.
     #[error("{} is in use by another crewkit process", path.display())]
     Locked {
-        /// The store.
+        /// The home, or a file of 0.1.0.
         path: PathBuf,
     },
     /// A newer program wrote it.

@@ -1,65 +1,51 @@
-//! Reading all runs at start, and telling the truth about those that were at work when the last process ended.
+//! Reading all runs at start.
 
 use std::sync::Arc;
 
 use crewkit_core::Timestamp;
-use crewkit_core::run::{Move, RunId, RunState, RunStatus, StopReason};
+use crewkit_core::run::{Phase, RunId, RunState, RunStatus, StopReason};
 use rusqlite::Row;
 
-use super::batch::Batch;
 use super::schema::Opened;
-use super::{Change, FileFault, Memory, PayloadInfo, RunRecord, StoreError};
+use super::{FileFault, Memory, PayloadInfo, RunRecord, StoreError};
 use crate::event::Usage;
 
-/// Fills the memory; runs found at work are stopped, with the reason, before anybody can see them.
-pub(super) fn load(opened: &Opened, memory: &Memory, now: Timestamp) -> Result<Vec<RunId>, StoreError> {
+/// Fills the memory; returns the runs that were not ended when the last process did.
+pub(super) fn load(opened: &Opened, memory: &Memory) -> Result<Vec<RunId>, StoreError> {
     let of = |source| StoreError::sqlite(&opened.path, source);
-    let mut interrupted = Vec::new();
-    {
-        let mut select = opened
-            .writer
-            .prepare(
-                "SELECT id, contract, spec, created_at, idempotency, status, started_at, ended_at, stop_reason,
-                     attempt, summary, error, payload_upload, payload_size, payload_gzip, payload_etag,
-                     turns, input_tokens, output_tokens, last_seq
-                 FROM runs ORDER BY id",
-            )
-            .map_err(of)?;
-        let mut rows = select.query([]).map_err(of)?;
-        while let Some(row) = rows.next().map_err(of)? {
-            let record = record_of(row).map_err(|what| match what {
-                Unreadable::Sqlite(source) => of(source),
-                Unreadable::Word(id, why) => {
-                    FileFault::Damaged { path: opened.path.clone(), what: format!("run {id}"), why }.into()
-                }
-            })?;
-            if record.state.status() == RunStatus::Running {
-                interrupted.push(record.id.clone());
-            }
-            memory.load(record);
-        }
-    }
-    let mut batch = Batch::new(memory, now);
-    for id in &interrupted {
-        let change = Change {
-            error: Some("the server ended while the agent was at work; resume it to go on".to_owned()),
-            ..Change::to(id, Move::Stop(StopReason::ServerRestarted))
-        };
-        batch.change(change)?;
-    }
-    let written = (|| {
-        opened.writer.execute_batch("BEGIN IMMEDIATE")?;
-        batch.write(&opened.writer)?;
-        // Chunks of uploads that were never acknowledged.
-        opened.writer.execute_batch(
-            "DELETE FROM payload_chunks WHERE upload NOT IN
-                 (SELECT payload_upload FROM runs WHERE payload_upload IS NOT NULL);
-             COMMIT;",
+    let mut running = Vec::new();
+    let mut select = opened
+        .writer
+        .prepare(
+            "SELECT id, contract, spec, created_at, idempotency, status, started_at, ended_at, stop_reason,
+                 attempt, summary, error, payload_upload, payload_size, payload_gzip, payload_etag,
+                 turns, input_tokens, output_tokens, last_seq, phase, queue_order, resumed, restarts
+             FROM runs ORDER BY id",
         )
-    })();
-    written.map_err(of)?;
-    batch.publish();
-    Ok(interrupted)
+        .map_err(of)?;
+    let mut rows = select.query([]).map_err(of)?;
+    while let Some(row) = rows.next().map_err(of)? {
+        let record = record_of(row).map_err(|what| match what {
+            Unreadable::Sqlite(source) => of(source),
+            Unreadable::Word(id, why) => {
+                FileFault::Damaged { path: opened.path.clone(), what: format!("run {id}"), why }.into()
+            }
+        })?;
+        if record.state.status() == RunStatus::Running {
+            running.push(record.id.clone());
+        }
+        memory.load(record);
+    }
+    // Chunks of uploads that no run names. On a full disk they stay until there is room for the deletion.
+    let swept = opened.writer.execute(
+        "DELETE FROM payload_chunks WHERE upload NOT IN
+             (SELECT payload_upload FROM runs WHERE payload_upload IS NOT NULL)",
+        [],
+    );
+    if let Err(error) = swept {
+        tracing::warn!(%error, "chunks of unfinished uploads could not be removed");
+    }
+    Ok(running)
 }
 
 enum Unreadable {
@@ -86,7 +72,12 @@ fn record_of(row: &Row<'_>) -> Result<RunRecord, Unreadable> {
     let state = match status {
         RunStatus::Ready => RunState::Ready,
         RunStatus::Running => {
-            RunState::Running { started_at: started_at.ok_or_else(|| damaged("its start has no time"))? }
+            let started_at = started_at.ok_or_else(|| damaged("its start has no time"))?;
+            let phase: Option<String> = row.get(20)?;
+            RunState::Running {
+                started_at,
+                phase: phase_of(phase.as_deref()).ok_or_else(|| damaged("its phase"))?,
+            }
         }
         RunStatus::Completed => RunState::Completed { started_at, completed_at: ended()? },
         RunStatus::Stopped => {
@@ -123,7 +114,27 @@ fn record_of(row: &Row<'_>) -> Result<RunRecord, Unreadable> {
         turns: count(row, 16)?,
         usage: Usage { input_tokens: count(row, 17)?, output_tokens: count(row, 18)? },
         last_seq: count(row, 19)?,
+        queue_order: count(row, 21)?,
+        resumed: row.get(22)?,
+        restarts: row.get(23)?,
     })
+}
+
+/// Reads the phase of a running run; 0.1.0 knew only runs at work.
+fn phase_of(text: Option<&str>) -> Option<Phase> {
+    match text {
+        Some("queued") => Some(Phase::Queued),
+        None | Some("working") => Some(Phase::Working),
+        Some(reason) => serde_json::from_str(reason).ok().map(Phase::Waiting),
+    }
+}
+
+/// The text of a phase that [`phase_of`] reads.
+pub(super) fn phase_text(phase: &Phase) -> Option<String> {
+    match phase {
+        Phase::Queued | Phase::Working => Some(phase.as_str().to_owned()),
+        Phase::Waiting(reason) => serde_json::to_string(reason).ok(),
+    }
 }
 
 fn text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Arc<str>>> {

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 
 use crewkit_core::Timestamp;
-use crewkit_core::run::{RunId, RunState};
+use crewkit_core::run::{Phase, RunId, RunState};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, Usage};
 use crate::sync::{lock, read, write};
@@ -19,6 +18,24 @@ use crate::sync::{lock, read, write};
 /// Newest entries of a transcript kept in memory, for previews and for viewers that keep up.
 const TAIL_ENTRIES: usize = 16;
 const TAIL_BYTES: usize = 16 * 1024;
+
+/// Which slots a run uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pool {
+    /// Those of runs: `limits.agent_runs_active`.
+    #[default]
+    Runs,
+    /// Those of the fleet's tasks: `limits.fleet_tasks_active`.
+    Fleet,
+}
+
+impl Pool {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 /// How a run is carried out; fixed when it is created.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -42,6 +59,9 @@ pub struct RunSpec {
     /// Cap on wall time in seconds, instead of the configured one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_seconds: Option<u64>,
+    /// Whose slots it uses.
+    #[serde(skip_serializing_if = "Pool::is_default")]
+    pub pool: Pool,
 }
 
 /// A stored payload.
@@ -83,6 +103,12 @@ pub struct RunRecord {
     pub usage: Usage,
     /// Position of the newest transcript entry.
     pub last_seq: u64,
+    /// Times it was taken up again after its server ended, since somebody last started or resumed it.
+    pub restarts: u32,
+    /// Whether this attempt goes on from an earlier one.
+    pub(crate) resumed: bool,
+    /// Its place in the queue: runs are claimed in the order in which they were started.
+    pub(crate) queue_order: u64,
     pub(crate) idempotency: Option<Arc<str>>,
 }
 
@@ -112,8 +138,8 @@ impl Pulse {
 pub(crate) struct Entry {
     record: RwLock<Arc<RunRecord>>,
     tail: Mutex<VecDeque<Arc<Event>>>,
+    preview: Mutex<Option<String>>,
     pulse: watch::Sender<Pulse>,
-    halt: Mutex<CancellationToken>,
     /// What the model is saying right now, for previews; empty between replies.
     pub(crate) speaking: Mutex<String>,
 }
@@ -121,15 +147,11 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(record: RunRecord) -> Self {
         let pulse = watch::Sender::new(Pulse::of(&record));
-        let halt = CancellationToken::new();
-        if record.state.status().is_terminal() {
-            halt.cancel();
-        }
         Self {
             record: RwLock::new(Arc::new(record)),
             tail: Mutex::default(),
+            preview: Mutex::default(),
             pulse,
-            halt: Mutex::new(halt),
             speaking: Mutex::default(),
         }
     }
@@ -142,14 +164,9 @@ impl Entry {
         self.pulse.subscribe()
     }
 
-    /// Cancelled the moment the present attempt has ended.
-    pub(crate) fn halt(&self) -> CancellationToken {
-        lock(&self.halt).clone()
-    }
-
-    /// The newest entry of the transcript that satisfies `wanted`, if it is still in memory.
-    pub(crate) fn newest(&self, wanted: impl Fn(&Event) -> bool) -> Option<Arc<Event>> {
-        lock(&self.tail).iter().rev().find(|event| wanted(event)).cloned()
+    /// Returns the beginning of the newest entry that says something.
+    pub(crate) fn preview(&self) -> Option<String> {
+        lock(&self.preview).clone()
     }
 
     /// Entries after `after` when all of them are still in memory.
@@ -171,6 +188,10 @@ impl Entry {
             let mut current = write(&self.record);
             if history == History::Cleared {
                 tail.clear();
+                *lock(&self.preview) = None;
+            }
+            if let Some(preview) = events.iter().rev().find_map(|event| event.body.preview()) {
+                *lock(&self.preview) = Some(preview);
             }
             *current = Arc::new(record);
             tail.extend(events);
@@ -179,19 +200,10 @@ impl Entry {
                 bytes -= tail.pop_front().map_or(0, |event| event.body.weight());
             }
         }
-        {
-            let mut halt = lock(&self.halt);
-            if pulse.ended {
-                halt.cancel();
-            } else if halt.is_cancelled() {
-                *halt = CancellationToken::new();
-            }
-        }
         self.pulse.send_replace(pulse);
     }
 
     fn retire(&self) {
-        lock(&self.halt).cancel();
         self.pulse.send_modify(|pulse| {
             pulse.deleted = true;
             pulse.ended = true;
@@ -204,9 +216,34 @@ impl Entry {
 pub(crate) struct Memory {
     runs: RwLock<BTreeMap<RunId, Arc<Entry>>>,
     keys: RwLock<HashMap<Arc<str>, RunId>>,
+    queue: Mutex<Queue>,
+}
+
+/// What the writer knows about the queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Queue {
+    /// Runs in it.
+    pub(super) length: u64,
+    /// How many there may be.
+    pub(super) limit: u64,
+    /// The last place that was given out.
+    pub(super) order: u64,
 }
 
 impl Memory {
+    pub(super) fn new(queue_limit: u64) -> Self {
+        let queue = Mutex::new(Queue { limit: queue_limit, ..Queue::default() });
+        Self { queue, ..Self::default() }
+    }
+
+    pub(super) fn queue(&self) -> Queue {
+        *lock(&self.queue)
+    }
+
+    pub(super) fn set_queue(&self, queue: Queue) {
+        *lock(&self.queue) = queue;
+    }
+
     pub(crate) fn get(&self, id: &RunId) -> Option<Arc<Entry>> {
         read(&self.runs).get(id).cloned()
     }
@@ -244,6 +281,11 @@ impl Memory {
     }
 
     pub(super) fn load(&self, record: RunRecord) {
+        {
+            let mut queue = lock(&self.queue);
+            queue.order = queue.order.max(record.queue_order);
+            queue.length += u64::from(record.state.phase() == Some(&Phase::Queued));
+        }
         if let Some(key) = &record.idempotency {
             write(&self.keys).insert(Arc::clone(key), record.id.clone());
         }
@@ -254,7 +296,10 @@ impl Memory {
         let removed = write(&self.runs).remove(id);
         if let Some(entry) = removed {
             if let Some(key) = &entry.record().idempotency {
-                write(&self.keys).remove(key);
+                let mut keys = write(&self.keys);
+                if keys.get(key) == Some(id) {
+                    keys.remove(key);
+                }
             }
             entry.retire();
         }

@@ -1,35 +1,44 @@
-//! The run store: one SQLite file, one writer thread, group commit.
+//! The database of the home: one SQLite file, one writer thread, group commit.
 //!
 //! A change travels as a [`Command`] to the writer, which decides it against the state it has, writes it together
 //! with whatever else is waiting, and only after the disk has it makes it visible in memory and answers. So two
 //! wishes about one run are always decided one after the other, and an answer is never ahead of the disk.
 
 mod batch;
+mod documents;
+mod events;
 mod fault;
 mod load;
 mod lock;
 mod memory;
+mod migrate;
 mod reader;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use crewkit_core::run::{IllegalMove, Move, RunId};
 use crewkit_core::{Limits, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+pub use documents::{DocumentChange, Documents};
+pub use events::{EventPage, LoggedEvent, NewEvent};
 pub use fault::FileFault;
 pub use lock::StoreLock;
 pub(crate) use memory::{Entry, Memory, Pulse};
-pub use memory::{PayloadInfo, RunRecord, RunSpec};
+pub use memory::{PayloadInfo, Pool, RunRecord, RunSpec};
 pub(crate) use reader::Reader;
 
 use crate::event::EventBody;
+
+/// The database of a home.
+const FILE: &str = "crewkit.db";
 
 /// Reads the present moment; tests pass their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -49,6 +58,9 @@ pub enum StoreError {
     /// The attempt the change belongs to is over and another has begun.
     #[error("the attempt is over")]
     Stale,
+    /// As many runs are queued as may be.
+    #[error("{0} agents are queued, which is the limit")]
+    QueueFull(u64),
     /// The store is closed.
     #[error("the run store is closed")]
     Closed,
@@ -87,11 +99,13 @@ pub(crate) struct Change {
     pub(crate) summary: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) payload: Option<PayloadInfo>,
+    /// Why a run is queued again after its server ended; it counts as a restart.
+    pub(crate) note: Option<String>,
 }
 
 impl Change {
     pub(crate) fn to(id: &RunId, wanted: Move) -> Self {
-        Self { id: id.clone(), attempt: None, wanted, summary: None, error: None, payload: None }
+        Self { id: id.clone(), attempt: None, wanted, summary: None, error: None, payload: None, note: None }
     }
 }
 
@@ -103,6 +117,17 @@ pub(crate) struct NewRun {
     pub(crate) spec: RunSpec,
     pub(crate) idempotency: Option<Arc<str>>,
     pub(crate) begin: Begin,
+}
+
+/// Which ended runs are removed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PruneRule {
+    /// Those that ended at least this long ago.
+    pub(crate) older_than: Duration,
+    /// But not this many of the newest.
+    pub(crate) keep: usize,
+    /// At most this many, the oldest first.
+    pub(crate) most: usize,
 }
 
 /// Whether a new run starts at once.
@@ -124,6 +149,12 @@ pub(crate) enum Command {
     },
     Change(Change, Reply),
     Delete(RunId, Reply),
+    Prune {
+        prune: PruneRule,
+        reply: oneshot::Sender<Result<Vec<Arc<RunRecord>>, StoreError>>,
+    },
+    /// Removes the chunks of an upload that no run names.
+    DropUpload(Arc<str>),
     Upload {
         upload: Arc<str>,
         n: u32,
@@ -140,6 +171,15 @@ pub(crate) enum Command {
     ForgetChats {
         keep: u64,
     },
+    Documents {
+        changes: Vec<DocumentChange>,
+        events: Vec<NewEvent>,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+    /// Removes events recorded before then.
+    ForgetEvents {
+        before: Timestamp,
+    },
 }
 
 /// Sends changes to the writer and reads what is on disk.
@@ -148,19 +188,31 @@ pub(crate) struct Store {
     commands: mpsc::Sender<Command>,
     memory: Arc<Memory>,
     reader: Reader,
+    path: Arc<PathBuf>,
+    last_event: watch::Receiver<u64>,
 }
 
-/// The store, and the runs that were at work when the last process ended.
+/// The store, and the runs that were not ended when the last process did.
 pub(crate) struct Recovered {
     pub(crate) store: Store,
-    pub(crate) interrupted: Vec<RunId>,
+    pub(crate) running: Vec<RunId>,
+    /// Ids of runs whose state has changed, sent after the change is on disk and visible.
+    pub(crate) moved: mpsc::UnboundedReceiver<RunId>,
     pub(crate) writer: std::thread::JoinHandle<()>,
 }
 
 impl Store {
-    /// Opens the file, ends what the last process left running, and starts the writer.
-    pub(crate) fn open(path: &Path, clock: &Clock, limits: &Limits) -> Result<Recovered, StoreError> {
-        Self::start(schema::open(path)?, path, clock, limits)
+    /// Opens the database of a home, which is locked, and starts the writer. What 0.1.0 left in the home is brought over.
+    pub(crate) fn open(
+        home: &Path,
+        lock: Arc<StoreLock>,
+        clock: &Clock,
+        limits: &Limits,
+    ) -> Result<Recovered, StoreError> {
+        let path = home.join(FILE);
+        let opened = schema::open(&path, lock)?;
+        migrate::bring_over(home, &opened)?;
+        Self::start(opened, &path, clock, limits)
     }
 
     fn start(
@@ -169,24 +221,31 @@ impl Store {
         clock: &Clock,
         limits: &Limits,
     ) -> Result<Recovered, StoreError> {
-        let memory = Arc::new(Memory::default());
-        let interrupted = load::load(&opened, &memory, clock())?;
+        let memory = Arc::new(Memory::new(limits.agent_queue));
+        let running = load::load(&opened, &memory)?;
         let reader = Reader::open(path, limits.agent_payload_cache_bytes)?;
         let queue = usize::try_from(limits.agent_store_queue).unwrap_or(usize::MAX).clamp(1, 1 << 20);
         let (commands, inbox) = mpsc::channel(queue);
-        let writer = writer::spawn(opened, Arc::clone(&memory), Arc::clone(clock), inbox)?;
-        Ok(Recovered { store: Self { commands, memory, reader }, interrupted, writer })
+        let last = events::last(&opened.writer).map_err(|source| StoreError::sqlite(path, source))?;
+        let (event_pulse, last_event) = watch::channel(last);
+        let (tell_moved, moved) = mpsc::unbounded_channel();
+        let tell = writer::Tell { last_event: event_pulse, moved: tell_moved };
+        let writer = writer::spawn(opened, Arc::clone(&memory), Arc::clone(clock), inbox, tell)?;
+        let store = Self { commands, memory, reader, path: Arc::new(path.to_owned()), last_event };
+        Ok(Recovered { store, running, moved, writer })
     }
 
     /// Opens a store whose file cannot grow beyond `pages`.
     #[cfg(test)]
     fn open_bounded(
-        path: &Path,
+        home: &Path,
+        lock: Arc<StoreLock>,
         clock: &Clock,
         limits: &Limits,
         pages: u32,
     ) -> Result<Recovered, StoreError> {
-        let opened = schema::open(path)?;
+        let path = &home.join(FILE);
+        let opened = schema::open(path, lock)?;
         opened
             .writer
             .pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
@@ -202,6 +261,16 @@ impl Store {
         &self.reader
     }
 
+    pub(crate) fn documents(&self) -> Documents {
+        Documents::new(self.commands.clone(), Arc::clone(&self.path))
+    }
+
+    /// The number of the newest event, as it grows.
+    pub(crate) fn watch_events(&self) -> watch::Receiver<u64> {
+        self.last_event.clone()
+    }
+
+    #[cfg(test)]
     pub(crate) fn get(&self, id: &RunId) -> Result<Arc<Entry>, StoreError> {
         self.memory.get(id).ok_or_else(|| StoreError::Unknown(id.clone()))
     }
@@ -229,6 +298,16 @@ impl Store {
 
     pub(crate) async fn delete(&self, id: RunId) -> Result<Ack, StoreError> {
         self.ask(|reply| Command::Delete(id, reply)).await
+    }
+
+    /// Removes ended runs as `prune` says, decided when the writer comes to it; returns them.
+    pub(crate) async fn prune(&self, prune: PruneRule) -> Result<Vec<Arc<RunRecord>>, StoreError> {
+        self.ask(|reply| Command::Prune { prune, reply }).await
+    }
+
+    /// Removes the chunks of an upload that no run names. Those that stay because the store is busy go at the next start.
+    pub(crate) fn drop_upload(&self, upload: Arc<str>) {
+        let _ = self.commands.try_send(Command::DropUpload(upload));
     }
 
     /// Appends entries and waits until the disk has them.
@@ -266,6 +345,11 @@ impl Store {
         keep: u64,
     ) -> Result<(), StoreError> {
         self.ask(|reply| Command::Chat { conversation, at, body, keep, reply }).await
+    }
+
+    /// Removes events recorded before `before`.
+    pub(crate) async fn forget_events(&self, before: Timestamp) -> Result<(), StoreError> {
+        self.commands.send(Command::ForgetEvents { before }).await.map_err(|_| StoreError::Closed)
     }
 
     /// Drops the conversations that were silent longest, beyond `keep`.

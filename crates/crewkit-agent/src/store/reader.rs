@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::batch::sql;
 use super::schema::connect;
-use super::{PayloadInfo, StoreError};
+use super::{EventPage, PayloadInfo, StoreError, events};
 use crate::event::Event;
 use crate::sync::lock;
 
@@ -69,7 +69,7 @@ impl Reader {
         let id = id.clone();
         self.query(move |connection| {
             let mut select = connection.prepare_cached(
-                "SELECT seq, at, body FROM events WHERE run = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
+                "SELECT seq, at, body FROM transcript WHERE run = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
             )?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let rows = select.query_map(params![id.as_str(), sql(after), limit], |row| {
@@ -83,6 +83,11 @@ impl Reader {
             rows.collect()
         })
         .await
+    }
+
+    /// A part of the event log; `None` if some of it is no longer kept.
+    pub(crate) async fn event_log(&self, after: u64, limit: usize) -> Result<Option<EventPage>, StoreError> {
+        self.query(move |connection| events::page(connection, after, limit)).await
     }
 
     /// The compressed bytes of a payload.

@@ -1,18 +1,20 @@
-//! The tables, and opening a file that holds them.
+//! The tables of the home's database, and opening the file that holds them.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::{Connection, OpenFlags};
 
 use super::{FileFault, StoreError, StoreLock};
 
-/// The layout this program writes.
-pub(super) const VERSION: u32 = 1;
+/// The layout this program writes. 0.1.0 wrote layout 1, in two files.
+pub(super) const VERSION: u32 = 2;
 
-/// Layout 1. Transcript entries sit by run and position; payloads come in chunks so that a large one never holds up
-/// the writer, and belong to a run only once the run's row names their upload.
+/// Layout 2. Transcript entries sit by run and position; payloads come in chunks so that a large one never holds up
+/// the writer, and belong to a run only once the run's row names their upload. The event log is an index into what the other
+/// tables hold, not a second copy.
 const LAYOUT: &str = "
 CREATE TABLE runs (
     id             TEXT PRIMARY KEY,
@@ -21,10 +23,15 @@ CREATE TABLE runs (
     created_at     INTEGER NOT NULL,
     idempotency    TEXT UNIQUE,
     status         TEXT NOT NULL,
+    phase          TEXT,
+    queue_order    INTEGER NOT NULL DEFAULT 0,
     started_at     INTEGER,
     ended_at       INTEGER,
     stop_reason    TEXT,
     attempt        INTEGER NOT NULL,
+    resumed        INTEGER NOT NULL DEFAULT 0,
+    restarts       INTEGER NOT NULL DEFAULT 0,
+    settings       TEXT,
     summary        TEXT,
     error          TEXT,
     payload_upload TEXT,
@@ -36,7 +43,7 @@ CREATE TABLE runs (
     output_tokens  INTEGER NOT NULL,
     last_seq       INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE events (
+CREATE TABLE transcript (
     run  TEXT NOT NULL,
     seq  INTEGER NOT NULL,
     at   INTEGER NOT NULL,
@@ -56,25 +63,39 @@ CREATE TABLE chats (
     body         TEXT NOT NULL,
     PRIMARY KEY (conversation, seq)
 ) WITHOUT ROWID;
+CREATE TABLE settings (
+    id   TEXT PRIMARY KEY,
+    body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE documents (
+    kind TEXT NOT NULL,
+    id   TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (kind, id)
+) WITHOUT ROWID;
+CREATE TABLE events (
+    seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       INTEGER NOT NULL,
+    kind     TEXT NOT NULL,
+    subject  TEXT NOT NULL,
+    position INTEGER NOT NULL
+);
+CREATE INDEX events_by_time ON events (at);
 ";
 
 /// The open file with the lock that makes it ours.
 pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) path: PathBuf,
-    pub(super) lock: StoreLock,
+    pub(super) lock: Arc<StoreLock>,
 }
 
-/// Opens or creates the store at `path`; refuses one that another process holds or a newer program wrote.
-pub(super) fn open(path: &Path) -> Result<Opened, StoreError> {
+/// Opens or creates the database at `path`, whose home is locked; refuses one that a newer program wrote.
+pub(super) fn open(path: &Path, lock: Arc<StoreLock>) -> Result<Opened, StoreError> {
     let at = |source| FileFault::io(path, source);
     if let Some(parent) = path.parent() {
         crate::sys::create_private_dir(parent).map_err(at)?;
     }
-    let lock_path = path.with_extension("lock");
-    let lock = StoreLock::take(&lock_path)
-        .map_err(|source| FileFault::io(&lock_path, source))?
-        .ok_or_else(|| FileFault::Locked { path: path.to_owned() })?;
     if let Some(found) = version_in_header(path).map_err(at)?
         && found > VERSION
     {
@@ -113,7 +134,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 /// The layout number in the file's first page, read without touching the file: a newer store is refused before
 /// SQLite could create its side files next to it.
-fn version_in_header(path: &Path) -> std::io::Result<Option<u32>> {
+pub(super) fn version_in_header(path: &Path) -> std::io::Result<Option<u32>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use crewkit_core::Timestamp;
+use crewkit_core::run::RunId;
 use rusqlite::{Connection, params};
-use tokio::sync::mpsc::{Receiver, error::TryRecvError};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::{Receiver, UnboundedSender, error::TryRecvError};
+use tokio::sync::{oneshot, watch};
 
 use super::batch::{Batch, sql};
 use super::schema::{Opened, connect};
-use super::{Ack, Clock, Command, FileFault, Memory, Reply, StoreError};
+use super::{Ack, Clock, Command, DocumentChange, FileFault, Memory, Reply, RunRecord, StoreError, events};
+use crate::event::EventBody;
 
 /// Commands in one transaction at most; keeps the time to an answer bounded.
 const BATCH_COMMANDS: usize = 512;
@@ -37,15 +39,16 @@ struct Chunk {
 
 /// An answer that waits for the disk.
 enum Pending {
-    Run(Option<Reply>, Result<Ack, StoreError>),
+    Run(Reply, Result<Ack, StoreError>),
+    Pruned(oneshot::Sender<Result<Vec<Arc<RunRecord>>, StoreError>>, Vec<Arc<RunRecord>>),
     Plain(oneshot::Sender<Result<(), StoreError>>),
 }
 
 impl Pending {
     fn succeed(self) {
         match self {
-            Self::Run(Some(reply), answer) => drop(reply.send(answer)),
-            Self::Run(None, _) => {}
+            Self::Run(reply, answer) => drop(reply.send(answer)),
+            Self::Pruned(reply, runs) => drop(reply.send(Ok(runs))),
             Self::Plain(reply) => drop(reply.send(Ok(()))),
         }
     }
@@ -53,8 +56,8 @@ impl Pending {
     fn fail(self, error: &StoreError) {
         match self {
             // A wish that was refused stays refused; only what would have changed something failed.
-            Self::Run(Some(reply), answer) => drop(reply.send(answer.and_then(|_| Err(error.clone())))),
-            Self::Run(None, _) => {}
+            Self::Run(reply, answer) => drop(reply.send(answer.and_then(|_| Err(error.clone())))),
+            Self::Pruned(reply, _) => drop(reply.send(Err(error.clone()))),
             Self::Plain(reply) => drop(reply.send(Err(error.clone()))),
         }
     }
@@ -65,12 +68,22 @@ pub(super) fn spawn(
     memory: Arc<Memory>,
     clock: Clock,
     inbox: Receiver<Command>,
+    tell: Tell,
 ) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let path = opened.path.clone();
     let log = Log::watch(&mut opened.writer, spawn_log_copier(&path)?)
         .map_err(|source| StoreError::sqlite(&path, source))?;
-    let writer =
-        Writer { opened, memory, clock, inbox, log, bulk: VecDeque::new(), latest: Latest::default() };
+    let writer = Writer {
+        opened,
+        memory,
+        clock,
+        inbox,
+        log,
+        bulk: VecDeque::new(),
+        latest: Latest::default(),
+        tell,
+        unwritten: Vec::new(),
+    };
     std::thread::Builder::new()
         .name("crewkit-runs".to_owned())
         .spawn(move || writer.run())
@@ -86,6 +99,25 @@ struct Writer {
     /// Payload chunks, one per transaction, so that others wait for one chunk at most.
     bulk: VecDeque<Chunk>,
     latest: Latest,
+    tell: Tell,
+    /// Entries whose writer did not wait, of batches that failed. They go into the next batch, before everything else.
+    unwritten: Vec<Unwritten>,
+}
+
+/// Who hears of what is on disk.
+pub(super) struct Tell {
+    /// The number of the newest event.
+    pub(super) last_event: watch::Sender<u64>,
+    /// Runs whose state has changed.
+    pub(super) moved: UnboundedSender<RunId>,
+}
+
+/// Entries of a transcript that are not on disk yet.
+#[derive(Clone)]
+struct Unwritten {
+    id: RunId,
+    attempt: u32,
+    bodies: Vec<EventBody>,
 }
 
 /// The latest transaction.
@@ -148,16 +180,27 @@ impl Writer {
             Command::Upload { upload, n, data, reply } => {
                 self.bulk.push_back(Chunk { upload, n, data, reply });
             }
+            Command::DropUpload(upload) => {
+                self.bulk.retain(|chunk| chunk.upload != upload);
+                commands.push(Command::DropUpload(upload));
+            }
             other => commands.push(other),
         }
     }
 
-    fn process(&self, commands: Vec<Command>, chunk: Option<Chunk>) {
-        let mut batch = Batch::new(&self.memory, (self.clock)());
+    fn process(&mut self, commands: Vec<Command>, chunk: Option<Chunk>) {
+        let memory = Arc::clone(&self.memory);
+        let mut batch = Batch::new(&memory, (self.clock)());
         let mut pending = Vec::with_capacity(commands.len() + 1);
         match self.write(commands, chunk, &mut batch, &mut pending) {
-            Ok(()) => {
-                batch.publish();
+            Ok(last_event) => {
+                self.unwritten.clear();
+                for run in batch.publish() {
+                    let _ = self.tell.moved.send(run);
+                }
+                if let Some(last) = last_event {
+                    self.tell.last_event.send_replace(last);
+                }
                 pending.into_iter().for_each(Pending::succeed);
             }
             Err(source) => {
@@ -175,31 +218,55 @@ impl Writer {
 
     /// One transaction. Every answer is in `pending` whatever happens, so that none is lost on an error.
     fn write(
-        &self,
+        &mut self,
         commands: Vec<Command>,
         chunk: Option<Chunk>,
         batch: &mut Batch<'_>,
         pending: &mut Vec<Pending>,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<Option<u64>> {
         let connection = &self.opened.writer;
         let mut plain: Vec<Plain> = Vec::new();
+        for late in &self.unwritten {
+            // A run that is gone or has begun another attempt needs them no longer.
+            let _ = batch.append(&late.id, late.attempt, late.bodies.clone());
+        }
         for command in commands {
             let answer = match command {
-                Command::Create(new, reply) => Pending::Run(Some(reply), batch.create(new)),
+                Command::Create(new, reply) => Pending::Run(reply, batch.create(new)),
                 Command::SetContract(id, contract, reply) => {
-                    Pending::Run(Some(reply), batch.set_contract(&id, contract))
+                    Pending::Run(reply, batch.set_contract(&id, contract))
                 }
-                Command::Append { id, attempt, bodies, reply } => {
+                Command::Append { id, attempt, bodies, reply: Some(reply) } => {
                     Pending::Run(reply, batch.append(&id, attempt, bodies))
                 }
-                Command::Change(change, reply) => Pending::Run(Some(reply), batch.change(change)),
-                Command::Delete(id, reply) => Pending::Run(Some(reply), batch.delete(&id)),
+                Command::Append { id, attempt, bodies, reply: None } => {
+                    if batch.append(&id, attempt, bodies.clone()).is_ok() {
+                        self.unwritten.push(Unwritten { id, attempt, bodies });
+                    }
+                    continue;
+                }
+                Command::Change(change, reply) => Pending::Run(reply, batch.change(change)),
+                Command::Delete(id, reply) => Pending::Run(reply, batch.delete(&id)),
+                Command::Prune { prune, reply } => Pending::Pruned(reply, batch.prune(prune)),
+                Command::DropUpload(upload) => {
+                    plain.push(Plain::DropUpload(upload));
+                    continue;
+                }
                 Command::Chat { conversation, at, body, keep, reply } => {
                     plain.push(Plain::Chat { conversation, at, body, keep });
                     Pending::Plain(reply)
                 }
                 Command::ForgetChats { keep } => {
                     plain.push(Plain::ForgetChats { keep });
+                    continue;
+                }
+                Command::Documents { changes, events, reply } => {
+                    plain.extend(changes.into_iter().map(Plain::Document));
+                    batch.record(events);
+                    Pending::Plain(reply)
+                }
+                Command::ForgetEvents { before } => {
+                    plain.push(Plain::ForgetEvents { before });
                     continue;
                 }
                 Command::Upload { reply, .. } => Pending::Plain(reply),
@@ -220,7 +287,9 @@ impl Writer {
                 .prepare_cached("INSERT INTO payload_chunks (upload, n, data) VALUES (?1, ?2, ?3)")?
                 .execute(params![&*upload, n, &data[..]])?;
         }
-        connection.execute_batch("COMMIT")
+        let last_event = events::write(connection, &batch.take_events(), batch.now())?;
+        connection.execute_batch("COMMIT")?;
+        Ok(last_event)
     }
 }
 
@@ -269,6 +338,9 @@ impl Log {
 enum Plain {
     Chat { conversation: Arc<str>, at: Timestamp, body: String, keep: u64 },
     ForgetChats { keep: u64 },
+    Document(DocumentChange),
+    ForgetEvents { before: Timestamp },
+    DropUpload(Arc<str>),
 }
 
 impl Plain {
@@ -295,6 +367,16 @@ impl Plain {
                          GROUP BY conversation ORDER BY MAX(at) DESC LIMIT -1 OFFSET ?1)",
                     )?
                     .execute([sql(*keep)])?;
+            }
+            Self::Document(change) => change.write(connection)?,
+            Self::ForgetEvents { before } => events::forget(connection, *before)?,
+            Self::DropUpload(upload) => {
+                connection
+                    .prepare_cached(
+                        "DELETE FROM payload_chunks WHERE upload = ?1 AND NOT EXISTS
+                         (SELECT 1 FROM runs WHERE payload_upload = ?1)",
+                    )?
+                    .execute([&**upload])?;
             }
         }
         Ok(())
@@ -323,6 +405,7 @@ fn spawn_log_copier(path: &Path) -> Result<SyncSender<()>, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::StoreLock;
     use super::*;
 
     #[test]
@@ -379,7 +462,10 @@ mod tests {
     #[test]
     fn sqlite_tells_how_much_is_in_its_log() {
         let dir = tempfile::tempdir().unwrap();
-        let mut connection = super::super::schema::open(&dir.path().join("store")).unwrap().writer;
+        let mut connection = {
+            let lock = StoreLock::take(&dir.path().join("lock")).unwrap().unwrap();
+            super::super::schema::open(&dir.path().join("store"), Arc::new(lock)).unwrap().writer
+        };
         let log = Log::watch(&mut connection, sync_channel(1).0).unwrap();
         connection.execute_batch("CREATE TABLE t (x BLOB)").unwrap();
         let before = log.pages.load(Ordering::Relaxed);

@@ -4,6 +4,7 @@ mod beneath;
 pub mod confine;
 #[cfg(target_os = "linux")]
 mod descendants;
+mod descriptors;
 mod files;
 mod process;
 #[cfg(target_os = "linux")]
@@ -11,6 +12,7 @@ mod seccomp;
 pub mod supervisor;
 
 pub(crate) use beneath::{Kind, Root};
+pub use descriptors::close_inherited;
 pub(crate) use files::{create_private_dir, create_private_file};
 pub use process::MARK_RUN;
 pub(crate) use process::{Launch, ProcessTree, kill_marked};

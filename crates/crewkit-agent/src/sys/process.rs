@@ -195,10 +195,18 @@ fn end_tree(group: u32, mark: &str) {
     kill_by(&format!("{MARK_TREE}={mark}"));
 }
 
-/// Kills everything a run of an earlier server process left behind.
-pub(crate) fn kill_marked(run: &str) -> usize {
-    wait_for_helpers(run);
-    kill_by(&format!("{MARK_RUN}={run}"))
+/// Kills everything that runs of an earlier server process left behind, in one sweep over the process table. `is_ours` tells
+/// from a mark whether its run is.
+pub(crate) fn kill_marked(is_ours: impl Fn(&str) -> bool) -> usize {
+    wait_for_helpers(&is_ours);
+    kill_where(|environ| value_of(environ, MARK_RUN).is_some_and(&is_ours))
+}
+
+/// The value of a variable in the contents of `/proc/PID/environ`.
+fn value_of<'a>(environ: &'a [u8], name: &str) -> Option<&'a str> {
+    let mut entries = environ.split(|byte| *byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    std::str::from_utf8(value).ok()
 }
 
 #[derive(Clone, Copy)]
@@ -224,33 +232,40 @@ fn signal_group(_: u32, _: Ending) {}
 
 /// Gives helpers whose server has just died the time to kill what they hold: without them nobody finds all of it.
 #[cfg(target_os = "linux")]
-fn wait_for_helpers(run: &str) {
+fn wait_for_helpers(is_ours: &impl Fn(&str) -> bool) {
     const LOOK_INTERVAL: Duration = Duration::from_millis(10);
     const PATIENCE: Duration = Duration::from_secs(2);
-    let setting = format!("{MARK_HELPER}={run}");
+    let is_helper =
+        |pid: u32| environ_of(pid).is_some_and(|found| value_of(&found, MARK_HELPER).is_some_and(is_ours));
     let until = std::time::Instant::now() + PATIENCE;
-    while std::time::Instant::now() < until && all_pids().any(|pid| carries(pid, &setting)) {
+    while std::time::Instant::now() < until && all_pids().any(is_helper) {
         std::thread::sleep(LOOK_INTERVAL);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn wait_for_helpers(_: &str) {}
+fn wait_for_helpers(_: &impl Fn(&str) -> bool) {}
 
-/// Kills every process whose environment holds `setting`. Rounds are repeated because a process may fork while we look.
-#[cfg(target_os = "linux")]
+/// Kills every process whose environment holds `setting`.
 fn kill_by(setting: &str) -> usize {
+    kill_where(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == setting.as_bytes()))
+}
+
+/// Kills every process whose environment is `wanted`. Rounds are repeated because a process may fork while we look.
+#[cfg(target_os = "linux")]
+fn kill_where(wanted: impl Fn(&[u8]) -> bool) -> usize {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     const ROUNDS: usize = 20;
     let own = std::process::id();
     let mut killed = 0;
     for _ in 0..ROUNDS {
         let mut found = 0;
-        for pid in all_pids().filter(|pid| *pid != own && carries(*pid, setting)) {
+        let carries = |pid: u32| environ_of(pid).is_some_and(|environ| wanted(&environ));
+        for pid in all_pids().filter(|pid| *pid != own && carries(*pid)) {
             let Some(target) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
             // The handle pins the process: if the number was reused meanwhile, the second look sees another environment.
             let Ok(handle) = pidfd_open(target, PidfdFlags::empty()) else { continue };
-            if carries(pid, setting) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
+            if carries(pid) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
                 found += 1;
             }
         }
@@ -264,7 +279,7 @@ fn kill_by(setting: &str) -> usize {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn kill_by(_: &str) -> usize {
+fn kill_where(_: impl Fn(&[u8]) -> bool) -> usize {
     0
 }
 
@@ -274,9 +289,8 @@ fn all_pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
 }
 
-/// Whether the environment of `pid` has the setting. A process that is already dead has none.
+/// The environment of a process; a process that is already dead has none.
 #[cfg(target_os = "linux")]
-fn carries(pid: u32, setting: &str) -> bool {
-    std::fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == setting.as_bytes()))
+fn environ_of(pid: u32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/environ")).ok()
 }

@@ -135,7 +135,8 @@ mod imp {
             .map_err(|error| broken("processes cannot be kept together", &error))?;
         let lifeline =
             Lifeline::open(order.control).map_err(|error| broken("the server is not in reach", &error))?;
-        close_inherited(&lifeline).map_err(|error| broken("open files stay", &error))?;
+        crate::sys::close_inherited(&[lifeline.number()])
+            .map_err(|error| broken("open files stay", &error))?;
         let leader = start(prefix, order)?;
         let leader = Pid::from_child(&leader);
         hold_no_streams();
@@ -216,19 +217,6 @@ mod imp {
                 }
             }
         }
-    }
-
-    /// Closes everything that came from whoever started the server, and its own copies of what the server has open.
-    fn close_inherited(lifeline: &Lifeline) -> std::io::Result<()> {
-        let listed = std::fs::read_dir("/proc/self/fd")?.flatten();
-        let open: Vec<i32> = listed
-            .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
-            .collect();
-        for number in open.into_iter().filter(|number| *number > 2 && *number != lifeline.number()) {
-            // The list itself was open while it was read, and is closed by now.
-            let _ = nix::unistd::close(number);
-        }
-        Ok(())
     }
 
     /// Lets go of the streams, so that the reader sees their end when the process closes them.

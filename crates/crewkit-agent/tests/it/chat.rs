@@ -17,6 +17,12 @@ async fn say(engine: &Engine, text: &str) -> Vec<ChatFrame> {
     frames.into_inner().unwrap()
 }
 
+fn tool_server() -> ServerConfig {
+    let command = bins::fake("fake-mcp").to_string_lossy().into_owned();
+    let transport = Transport::Stdio { command, args: vec![], env: [].into(), cwd: None };
+    ServerConfig { name: "s".into(), transport, per_agent: false }
+}
+
 fn outline(frames: &[ChatFrame]) -> Vec<String> {
     let line = |frame: &ChatFrame| match frame {
         ChatFrame::Message { role, content, tool_call, .. } => {
@@ -40,11 +46,7 @@ async fn a_turn_with_a_tool_and_its_replay_after_a_restart() {
             }
             Turn::call("slow_echo", &json!({"text": "hello"}))
         },
-        |options| {
-            let command = bins::fake("fake-mcp").to_string_lossy().into_owned();
-            let transport = Transport::Stdio { command, args: vec![], env: [].into(), cwd: None };
-            options.tool_servers = vec![ServerConfig { name: "s".into(), transport, per_agent: false }];
-        },
+        |options| options.settings_mut().tool_servers = vec![tool_server()],
     )
     .await;
     crate::support::eventually("the tools", || !world.engine.tools().1.is_empty()).await;
@@ -72,6 +74,41 @@ async fn a_turn_with_a_tool_and_its_replay_after_a_restart() {
         ["user: ask it", "tool: slow_echo text=hello", "system: → hello", "assistant: It said so."]
     );
     assert!(engine.chat_history("another").await.unwrap().is_empty());
+}
+
+/// A server that dies within a tool call leaves a call without a result, which models refuse.
+#[tokio::test]
+async fn a_conversation_goes_on_after_a_crash_within_a_tool_call() {
+    let world = World::with(
+        |request| match request.last_message()["content"].as_str() {
+            Some("wait") => Turn::say("")
+                .and_call("slow", "slow_echo", r#"{"text":"slow","ms":600000}"#)
+                .and_call("quick", "slow_echo", r#"{"text":"quick"}"#),
+            _ => Turn::say(request.body["messages"].to_string()),
+        },
+        |options| options.settings_mut().tool_servers = vec![tool_server()],
+    )
+    .await;
+    crate::support::eventually("the tools", || !world.engine.tools().1.is_empty()).await;
+    let (frames, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let engine = world.engine.clone();
+    let saying = tokio::spawn(async move {
+        engine.chat_say("c", "wait".to_owned(), &|frame| drop(frames.send(frame))).await
+    });
+    // The quick call has ended, the slow one is under way.
+    while let Some(frame) = seen.recv().await {
+        if outline(&[frame]) == ["system: → quick"] {
+            break;
+        }
+    }
+    saying.abort();
+    let _ = saying.await;
+    let frames = say(&world.engine, "go on").await;
+    assert_eq!(world.model.violations(), [""; 0]);
+    let Some(ChatFrame::Message { role: "assistant", content, .. }) = frames.last() else {
+        panic!("no answer: {frames:?}")
+    };
+    assert!(content.contains("not known") && content.contains("quick from"), "{content}");
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ fn driver(scene: &str, argument: &str, format: Format) -> ProcessDriver {
 }
 
 async fn world(driver: ProcessDriver) -> World {
-    World::with(|_| Turn::say("not asked"), |options| options.drivers = vec![driver]).await
+    World::with(|_| Turn::say("not asked"), |options| options.settings_mut().drivers = vec![driver]).await
 }
 
 fn spec() -> RunSpec {
@@ -181,14 +181,32 @@ async fn the_wall_time_of_a_driver_is_capped() {
 }
 
 #[tokio::test]
+async fn the_turns_and_tokens_of_a_driver_are_capped() {
+    for (scene, format) in [("claude-endless", Format::Claude), ("codex-endless", Format::Codex)] {
+        for (max_turns, max_tokens, reason, error) in [
+            (Some(3), None, StopReason::TurnLimit, "the cap of 3 turns is reached"),
+            (None, Some(190), StopReason::TokenLimit, "the cap of 190 tokens is reached"),
+        ] {
+            let world = world(driver(scene, "", format)).await;
+            let id = world.start_spec("work", RunSpec { max_turns, max_tokens, ..spec() }).await;
+            let status = world.end_of(&id).await;
+            assert_eq!((status.reason, status.error.as_deref()), (Some(reason), Some(error)), "{scene}");
+            // The reply that is one too many is in the transcript.
+            assert_eq!(status.turns, Some(4), "{scene}, {reason}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn processes_of_a_dead_server_are_found_and_ended() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("pid");
     let home = tempfile::tempdir().unwrap();
     let mut opts = options(&home, "http://127.0.0.1:1/");
-    opts.drivers = vec![driver("daemon", file.to_str().unwrap(), Format::Text)];
+    opts.settings_mut().drivers = vec![driver("daemon", file.to_str().unwrap(), Format::Text)];
     let engine = Engine::open(opts.clone()).await.unwrap();
-    let run = engine.start(Start { contract: "x".into(), spec: spec(), key: None }).await.unwrap();
+    let run =
+        engine.start(Start { contract: "x".into(), spec: spec(), key: None, settings: None }).await.unwrap();
     eventually("the daemon runs", || pid_in(&file).is_some()).await;
     // Leave without saying goodbye to the run: its state stays `running` on disk. What a killed server leaves is
     // played by a process that carries the run's mark and belongs to nobody.
@@ -227,7 +245,7 @@ async fn an_attempt_has_a_token_that_dies_with_it() {
     let world = World::with(
         |_| Turn::say("not asked"),
         |options| {
-            options.drivers = vec![tells_its_environment()];
+            options.settings_mut().drivers = vec![tells_its_environment()];
             options.server_socket = Some("/run/crewkit.sock".into());
         },
     )
@@ -246,7 +264,7 @@ async fn an_attempt_has_a_token_that_dies_with_it() {
         assert_eq!(variable(&file, "CREWKIT_SERVER_SOCKET").as_deref(), Some("/run/crewkit.sock"), "{how}");
         if how != "time" {
             let grant = world.engine.attempt_by_token(&token).unwrap();
-            assert_eq!((grant.run.as_str(), grant.may), (&*id, &["agent_complete"][..]), "{how}");
+            assert_eq!((grant.run.as_str(), grant.may), (&*id, vec!["agent_complete"]), "{how}");
         }
         for other in ["", "chosen", &token[1..], &token.to_uppercase(), &id] {
             assert!(world.engine.attempt_by_token(other).is_none(), "{other}");

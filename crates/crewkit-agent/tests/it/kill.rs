@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crewkit_agent::Engine;
+use crewkit_core::run::RunStatus;
 use crewkit_testkit::bins;
 use crewkit_testkit::history::{Found, Note, check};
 use crewkit_testkit::model::{ScriptedModel, Turn};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
-use crate::support::options;
+use crate::support::{end_of, options};
 
 const CLIENTS: u64 = 8;
 const ACTIVE: usize = 200;
@@ -119,9 +120,14 @@ async fn no_acknowledged_change_is_lost_or_made_twice() {
     eprintln!("{acked} acknowledged changes");
 }
 
-/// Opens the store as the next server would, and checks that every transcript and payload is whole.
+/// Opens the home as the next server would, lets it finish what was under way, and checks that every transcript and payload is
+/// whole.
 async fn look(home: &tempfile::TempDir, url: &str) -> Vec<Found> {
     let engine = Engine::open(options(home, url)).await.unwrap();
+    let running = engine.list(Some(RunStatus::Running)).into_iter().map(|status| status.agent_id);
+    for id in running.collect::<Vec<_>>() {
+        end_of(&engine, &id).await;
+    }
     let mut found = Vec::new();
     for record in engine.records() {
         let id = record.id.as_str();

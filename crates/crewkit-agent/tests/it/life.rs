@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crewkit_agent::engine::{Prune, Start, Until};
-use crewkit_agent::{Engine, Error, EventBody, RunSpec};
+use crewkit_agent::model::Endpoint;
+use crewkit_agent::{Engine, Error, EventBody, RunSettings, RunSpec};
 use crewkit_core::Code;
 use crewkit_core::run::{RunStatus, StopReason};
 use crewkit_testkit::model::{ScriptedModel, Turn};
@@ -68,12 +69,15 @@ async fn markers_complete_and_fail() {
         if contract.contains("impossible") {
             Turn::say("There is no way.\n[CONTRACT FAILED]")
         } else {
-            Turn::say("<think>[CONTRACT FAILED]</think>It is done.\n[CONTRACT COMPLETE]")
+            Turn::say("<think>[CONTRACT FAILED]</think>The work is [CONTRACT COMPLETE] and tested.")
         }
     })
     .await;
     let done = world.run("possible").await;
-    assert_eq!((done.status, done.summary.as_deref()), (Some(RunStatus::Completed), Some("It is done.")));
+    assert_eq!(
+        (done.status, done.summary.as_deref()),
+        (Some(RunStatus::Completed), Some("The work is and tested."))
+    );
     let failed = world.run("impossible").await;
     assert_eq!((failed.status, failed.reason), (Some(RunStatus::Stopped), Some(StopReason::ContractFailed)));
     assert_eq!(failed.error.as_deref(), Some("There is no way."));
@@ -94,7 +98,12 @@ async fn plain_replies_are_nudged_and_then_stopped() {
 async fn caps_end_a_run_with_their_reason() {
     let busy = |_: &_| Turn::call("no_such_tool", &json!({"n": std::process::id()}));
     let world = World::new(busy).await;
-    let spec = |max_turns, max_tokens| RunSpec { max_turns, max_tokens, ..RunSpec::default() };
+    let spec = |max_turns, max_tokens| RunSpec {
+        max_turns,
+        max_tokens,
+        max_seconds: Some(u64::MAX),
+        ..RunSpec::default()
+    };
     for (spec, reason) in [
         (spec(Some(2), None), StopReason::TurnLimit),
         (spec(None, Some(10)), StopReason::TokenLimit),
@@ -111,7 +120,7 @@ async fn bad_input_creates_nothing() {
     let world = World::new(|_| Turn::complete("ok")).await;
     let engine = &world.engine;
     let start = |contract: &str, spec: RunSpec| {
-        engine.start(Start { contract: contract.to_owned(), spec, key: None })
+        engine.start(Start { contract: contract.to_owned(), spec, key: None, settings: None })
     };
     let code = |result: Result<_, Error>| result.map(drop).unwrap_err().code();
     assert_eq!(code(start("", RunSpec::default()).await), Code::ContractInvalid);
@@ -201,12 +210,14 @@ async fn the_first_end_wins_every_race() {
 async fn after_stop_or_complete_no_request_and_no_tool_call_follows() {
     let directory = tempfile::tempdir().unwrap();
     for complete in [false, true] {
-        let world = World::new(|_| {
+        let late_reply = |_: &_| {
             Turn::say("I write")
                 .and_call("w", "write_file", r#"{"path":"late.txt","content":"x"}"#)
                 .after(Duration::from_millis(300))
-        })
-        .await;
+        };
+        let world =
+            World::with(late_reply, |options| limit(options, |limits| limits.llm_stop_grace_seconds = 30))
+                .await;
         let spec = RunSpec { workdir: Some(directory.path().to_owned()), ..RunSpec::default() };
         let id = world.start_spec("write", spec).await;
         eventually("the request is in flight", || world.model.in_flight() == 1).await;
@@ -320,8 +331,24 @@ async fn running_agents_show_what_they_do() {
     assert_eq!(status.tokens, Some(15));
 }
 
+/// A long reply is not kept in memory; its beginning is.
 #[tokio::test]
-async fn an_interrupted_run_is_told_truthfully_and_resumes_without_repeating() {
+async fn a_long_reply_has_a_preview_too() {
+    let world = World::new(|request| match request.turn {
+        0 => Turn::say(format!("It begins. {}", "x".repeat(100_000))),
+        _ => Turn::complete("ok").after(Duration::from_mins(10)),
+    })
+    .await;
+    let id = world.start("x").await;
+    eventually("the second request", || world.model.requests() == 2).await;
+    world.until(&id, |body| matches!(body, EventBody::Nudge { .. })).await;
+    let preview = world.engine.show(&id).unwrap().recent_output.unwrap();
+    assert!(preview.starts_with("It begins. xxx") && preview.ends_with("..."), "{preview}");
+    assert_eq!(preview.chars().count(), 203);
+}
+
+#[tokio::test]
+async fn an_interrupted_run_goes_on_by_itself_without_repeating() {
     let directory = tempfile::tempdir().unwrap();
     let model = ScriptedModel::start(|request| {
         let last = request.last_message();
@@ -335,19 +362,16 @@ async fn an_interrupted_run_is_told_truthfully_and_resumes_without_repeating() {
     let home = tempfile::tempdir().unwrap();
     let engine = Engine::open(options(&home, &model.url())).await.unwrap();
     let spec = RunSpec { workdir: Some(directory.path().to_owned()), ..RunSpec::default() };
-    let run = engine.start(Start { contract: "x".into(), spec, key: None }).await.unwrap();
+    let run = engine.start(Start { contract: "x".into(), spec, key: None, settings: None }).await.unwrap();
     let id = run.id.to_string();
     eventually("the second request", || model.requests() == 2).await;
     engine.shutdown().await;
     engine.closed().await;
 
-    let engine = Engine::open(options(&home, &model.url())).await.unwrap();
-    let status = engine.show(&id).unwrap();
-    assert_eq!((status.status, status.reason), (Some(RunStatus::Stopped), Some(StopReason::ServerRestarted)));
-    assert_eq!(model.requests(), 2, "nothing is resumed silently");
     std::fs::remove_file(directory.path().join("a.txt")).unwrap();
-    engine.resume(&id).await.unwrap();
+    let engine = Engine::open(options(&home, &model.url())).await.unwrap();
     let status = end_of(&engine, &id).await;
+    assert_eq!(engine.record(&id).unwrap().restarts, 1);
     assert_eq!(status.summary.as_deref(), Some("scripted end"));
     assert!(!directory.path().join("a.txt").exists(), "a call with a known result was repeated");
     assert_eq!(model.violations(), [""; 0]);
@@ -410,11 +434,12 @@ async fn without_a_model_a_rehearsal_is_played_and_labelled() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("README.md"), "# A project\n").unwrap();
     let mut options = options(&home, "http://127.0.0.1:1/");
-    options.models.clear();
+    options.settings_mut().models.clear();
     let engine = Engine::open(options).await.unwrap();
     let play = async |contract: &str| {
         let spec = RunSpec { workdir: Some(directory.path().to_owned()), ..RunSpec::default() };
-        let run = engine.start(Start { contract: contract.into(), spec, key: None }).await.unwrap();
+        let run =
+            engine.start(Start { contract: contract.into(), spec, key: None, settings: None }).await.unwrap();
         let status = end_of(&engine, run.id.as_str()).await;
         (status, transcript(&engine, run.id.as_str()).await)
     };
@@ -454,4 +479,33 @@ async fn two_processes_cannot_share_a_store() {
     let world = World::new(|_| Turn::complete("ok")).await;
     let second = Engine::open(options(&world.home, &world.model.url())).await;
     assert_eq!(second.unwrap_err().code(), Code::StoreLocked);
+}
+
+#[tokio::test]
+async fn two_askers_use_their_own_models_and_a_resumed_run_those_of_its_start() {
+    let world = World::new(|_| Turn::complete("from the server's model")).await;
+    let other = ScriptedModel::start(|request| {
+        let resumed = request.body["messages"].as_array().unwrap().len() > 2;
+        if resumed { Turn::complete("from the asker's model") } else { Turn::say("[CONTRACT FAILED]") }
+    })
+    .await;
+    let settings = std::sync::Arc::new(RunSettings {
+        models: vec![Endpoint::new("other", other.url(), "other-1")],
+        ..RunSettings::default()
+    });
+    let asker = world.engine.with_settings(&settings).unwrap();
+    let run = asker.start(Start { contract: "x".into(), ..Start::default() }).await.unwrap();
+    let id = run.id.to_string();
+    assert_eq!(world.end_of(&id).await.reason, Some(StopReason::ContractFailed));
+    assert_eq!(world.run("y").await.summary.as_deref(), Some("from the server's model"));
+    drop(asker);
+    // Whoever resumes it: the settings are those of its start.
+    world.engine.resume(&id).await.unwrap();
+    let status = world.end_of(&id).await;
+    assert_eq!(status.summary.as_deref(), Some("from the asker's model"));
+    assert_eq!(status.model.as_deref(), Some("other-1"));
+    assert_eq!((world.model.requests(), other.requests()), (1, 2));
+    let start = Start { contract: "z".into(), settings: Some(settings), ..Start::default() };
+    let run = world.engine.start(start).await.unwrap();
+    assert_eq!(world.end_of(run.id.as_str()).await.reason, Some(StopReason::ContractFailed));
 }

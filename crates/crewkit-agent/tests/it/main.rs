@@ -11,6 +11,7 @@ mod life;
 mod once;
 mod real_clients;
 mod rude_model;
+mod supervisor;
 mod support;
 mod tool_servers;
 mod workspace;

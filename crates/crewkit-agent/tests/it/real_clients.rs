@@ -21,7 +21,7 @@ const IN_THE_FILE: &str = "forty-two";
 /// Puts the real program into our own preset for it, with a home of its own and the scripted model as its server.
 fn preset(options: &mut Options, program: &Path, home: &Path) {
     let name = program.file_name().unwrap().to_str().unwrap();
-    let base = options.models[0].url.trim_end_matches("/v1/chat/completions").to_owned();
+    let base = options.settings_mut().models[0].url.trim_end_matches("/v1/chat/completions").to_owned();
     std::fs::write(
         home.join("config.toml"),
         format!(
@@ -38,7 +38,7 @@ fn preset(options: &mut Options, program: &Path, home: &Path) {
     set("ANTHROPIC_BASE_URL", base.into());
     set("ANTHROPIC_API_KEY", "not-a-key".into());
     set("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".into());
-    options.drivers = vec![driver];
+    options.settings_mut().drivers = vec![driver];
 }
 
 struct Scene {

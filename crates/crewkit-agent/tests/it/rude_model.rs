@@ -7,7 +7,7 @@ use crewkit_agent::engine::Start;
 use crewkit_agent::model::{Dialect, Endpoint, Streaming};
 use crewkit_core::Secret;
 use crewkit_core::run::{RunStatus, StopReason};
-use crewkit_testkit::model::{Request, ScriptedModel, Turn, refusing_url};
+use crewkit_testkit::model::{EndMark, Request, ScriptedModel, Turn, refusing_url};
 use serde_json::json;
 
 use crate::support::{World, end_of, eventually, limit, options};
@@ -104,7 +104,7 @@ async fn every_fault_has_an_end() {
                     limits.llm_reply_bytes = 1 << 20;
                     limits.llm_idle_seconds = if case.name == "silence" { 1 } else { 60 };
                 });
-                options.models[0].api_key = Some(Secret::new("sk-canary"));
+                options.settings_mut().models[0].api_key = Some(Secret::new("sk-canary"));
             },
         )
         .await;
@@ -193,6 +193,39 @@ async fn a_model_without_tools_is_asked_once_and_told_about_markers() {
 }
 
 #[tokio::test]
+async fn nothing_is_learned_from_an_error_of_the_server() {
+    for words in ["cloud function timed out", "this model does not support tools"] {
+        let world = World::new(move |request| match request.n {
+            0 => Turn::status(500, words),
+            _ if request.has_tools() => Turn::complete("with tools"),
+            _ => Turn::say("without\n[CONTRACT COMPLETE]"),
+        })
+        .await;
+        assert_eq!(world.run("first").await.status, Some(RunStatus::Completed), "{words}");
+        assert_eq!(world.run("second").await.summary.as_deref(), Some("with tools"), "{words}");
+    }
+}
+
+/// A server may announce the end of its reply and keep the connection open.
+#[tokio::test]
+async fn a_reply_counts_when_its_stream_is_over() {
+    for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+        for end_mark in [EndMark::Sent, EndMark::Missing] {
+            let model = ScriptedModel::start(move |_| Turn::complete("held").held(end_mark)).await;
+            let url = if dialect == Dialect::OpenAi { model.url() } else { model.anthropic_url() };
+            let home = tempfile::tempdir().unwrap();
+            let mut options = options(&home, &url);
+            options.settings_mut().models[0].dialect = dialect;
+            let engine = Engine::open(options).await.unwrap();
+            let run = engine.start(Start { contract: "x".into(), ..Start::default() }).await.unwrap();
+            let status = end_of(&engine, run.id.as_str()).await;
+            assert_eq!(status.summary.as_deref(), Some("held"), "{dialect:?}, {end_mark:?}");
+            assert_eq!((model.requests(), status.tokens), (1, Some(15)), "{dialect:?}, {end_mark:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_stream_is_asked_without() {
     let world = World::new(|request| {
         if request.body["stream"] == true {
@@ -211,7 +244,7 @@ async fn a_server_that_does_not_stream_is_asked_without() {
 async fn whole_replies_and_reasoning() {
     let world = World::with(
         |_| Turn::complete("whole").thinking("[CONTRACT FAILED]"),
-        |options| options.models[0].streaming = Streaming::Off,
+        |options| options.settings_mut().models[0].streaming = Streaming::Off,
     )
     .await;
     assert_eq!(world.run("x").await.summary.as_deref(), Some("whole"));
@@ -233,7 +266,7 @@ async fn the_anthropic_dialect_runs_the_same_life() {
         let home = tempfile::tempdir().unwrap();
         let mut options = options(&home, "http://127.0.0.1:1/");
         let endpoint = Endpoint::new("a", model.anthropic_url(), "m");
-        options.models = vec![Endpoint { dialect: Dialect::Anthropic, streaming, ..endpoint }];
+        options.settings_mut().models = vec![Endpoint { dialect: Dialect::Anthropic, streaming, ..endpoint }];
         let engine = Engine::open(options).await.unwrap();
         let run = engine.start(Start { contract: "x".into(), ..Start::default() }).await.unwrap();
         let status = end_of(&engine, run.id.as_str()).await;
@@ -264,7 +297,10 @@ async fn an_overflowing_conversation_is_compacted_and_goes_on() {
         }
     })
     .await;
-    assert_eq!(world.run("long").await.summary.as_deref(), Some("with a summary"));
+    let status = world.run("long").await;
+    assert_eq!(status.summary.as_deref(), Some("with a summary"));
+    // Every request but the one that was refused costs 15 tokens; the one for the summary counts too.
+    assert_eq!(status.tokens, Some(15 * (world.model.requests() as u64 - 1)));
     assert_eq!(world.model.violations(), [""; 0], "no call is ever sent without its result");
 }
 
@@ -282,7 +318,7 @@ async fn a_known_window_is_respected_before_every_request() {
                 _ => Turn::complete("within the window"),
             }
         },
-        |options| options.models[0].window = Some(WINDOW),
+        |options| options.settings_mut().models[0].window = Some(WINDOW),
     )
     .await;
     assert_eq!(world.run("long").await.summary.as_deref(), Some("within the window"));
@@ -312,7 +348,7 @@ async fn stop_wakes_a_pause_between_attempts() {
 async fn the_queue_of_an_endpoint_is_bounded_and_visible() {
     let world = World::with(
         |_| Turn::complete("ok").after(Duration::from_millis(200)),
-        |options| options.models[0].concurrency = Some(2),
+        |options| options.settings_mut().models[0].concurrency = Some(2),
     )
     .await;
     let mut ids = Vec::new();

@@ -42,7 +42,7 @@ impl World {
     }
 
     pub(crate) async fn start_spec(&self, contract: &str, spec: RunSpec) -> String {
-        let start = Start { contract: contract.to_owned(), spec, key: None };
+        let start = Start { contract: contract.to_owned(), spec, key: None, settings: None };
         self.engine.start(start).await.unwrap().id.to_string()
     }
 
@@ -92,14 +92,18 @@ pub(crate) async fn transcript(engine: &Engine, id: &str) -> Vec<EventBody> {
     bodies
 }
 
-/// Options for quick tests: failures are retried after a millisecond.
+/// Options for quick tests: failures are retried after a millisecond, and nothing waits for the replies of runs that ended.
 pub(crate) fn options(home: &TempDir, url: &str) -> Options {
     let mut options = Options::new(home.path());
-    options.limits =
-        Arc::new(Limits { llm_retry_millis: 1, driver_stop_grace_seconds: 1, ..Limits::default() });
-    options.models = vec![Endpoint::new("scripted", url, "scripted-1")];
+    options.limits = Arc::new(Limits {
+        llm_retry_millis: 1,
+        llm_stop_grace_seconds: 0,
+        driver_stop_grace_seconds: 1,
+        ..Limits::default()
+    });
+    options.settings_mut().models = vec![Endpoint::new("scripted", url, "scripted-1")];
     options.helper = vec![bins::example("crewkit-agent", "confined").into()];
-    options.child_environment = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
+    options.settings_mut().environment = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
     options
 }
 

@@ -1,6 +1,7 @@
 //! Tools of MCP servers: many calls in flight, each with its own answer.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use crewkit_agent::tools::mcp::{ServerConfig, Transport};
 use crewkit_agent::{EventBody, RunSpec};
@@ -35,7 +36,7 @@ fn echo_script(tool: &'static str) -> impl Fn(&Request) -> Turn + Send + Sync {
 #[tokio::test]
 async fn twenty_runs_at_one_slow_tool_each_get_their_own_answer() {
     let world = World::with(echo_script("slow_echo"), |options| {
-        options.tool_servers = vec![server("slow", &["--noisy"], false)];
+        options.settings_mut().tool_servers = vec![server("slow", &["--noisy"], false)];
     })
     .await;
     let mut ids = Vec::new();
@@ -57,7 +58,7 @@ async fn twenty_runs_at_one_slow_tool_each_get_their_own_answer() {
 #[tokio::test]
 async fn a_server_per_agent_is_a_process_per_agent() {
     let world = World::with(echo_script("slow_echo"), |options| {
-        options.tool_servers = vec![server("own", &[], true)];
+        options.settings_mut().tool_servers = vec![server("own", &[], true)];
     })
     .await;
     let mut processes = HashSet::new();
@@ -81,7 +82,7 @@ async fn a_server_that_dies_is_told_to_the_model_and_started_again() {
             0..3 => Turn::call("slow_echo", &json!({"text": format!("call {}", request.turn), "ms": 0})),
             _ => Turn::complete("ok"),
         },
-        |options| options.tool_servers = vec![server("mortal", &["--die-after", "1"], false)],
+        |options| options.settings_mut().tool_servers = vec![server("mortal", &["--die-after", "1"], false)],
     )
     .await;
     let id = world.start("ask").await;
@@ -107,7 +108,8 @@ async fn a_server_that_never_answers_harms_nobody() {
     let world = World::with(
         |_| Turn::complete("without it"),
         |options| {
-            options.tool_servers = vec![server("deaf", &["--deaf"], false), server("good", &[], false)];
+            options.settings_mut().tool_servers =
+                vec![server("deaf", &["--deaf"], false), server("good", &[], false)];
             limit(options, |limits| limits.tool_server_start_seconds = 1);
         },
     )
@@ -119,13 +121,61 @@ async fn a_server_that_never_answers_harms_nobody() {
     assert!(servers[0].error.as_ref().unwrap().contains("within 1 seconds"));
 }
 
+/// Two servers hang while they start, one for all runs and one for each; nobody waits for them but their own tools.
+#[tokio::test]
+async fn a_server_that_starts_slowly_does_not_hold_up_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    let wait_for = ["--wait-for", ready.to_str().unwrap(), "--name"];
+    let shared = server("shared", &[&wait_for[..], &["shared_echo"]].concat(), false);
+    let own = server("own", &[&wait_for[..], &["own_echo"]].concat(), true);
+    let becomes_ready = ready.clone();
+    let world = World::with(
+        move |request| {
+            let offered = |name: &str| request.body["tools"].to_string().contains(name);
+            match request.turn {
+                // The servers hang until the agent has worked a while.
+                3 => std::fs::write(&becomes_ready, "").unwrap(),
+                turn if turn > 3 && offered("shared_echo") && offered("own_echo") => {
+                    return Turn::complete("both are here");
+                }
+                _ => {}
+            }
+            Turn::call("no_such_tool", &json!({"n": request.n})).after(Duration::from_millis(10))
+        },
+        |options| {
+            options.settings_mut().tool_servers = vec![shared, own];
+            limit(options, |limits| {
+                limits.tool_server_start_seconds = 600;
+                limits.tool_server_wait_ms = 50;
+                limits.agent_turns = 0;
+            });
+        },
+    )
+    .await;
+    let id = world.start("use the tools").await;
+    assert_eq!(world.end_of(&id).await.summary.as_deref(), Some("both are here"));
+    let notes: Vec<String> = world
+        .transcript(&id)
+        .await
+        .into_iter()
+        .filter_map(|body| match body {
+            EventBody::Note { content } => Some(content),
+            _ => None,
+        })
+        .collect();
+    let note =
+        |name| format!("tool server `{name}` is still starting; its tools are offered when it is ready");
+    assert_eq!(notes, [note("shared"), note("own")]);
+}
+
 #[tokio::test]
 async fn names_are_prefixed_only_where_they_clash() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::with(
         |_| Turn::complete("ok"),
         |options| {
-            options.tool_servers = vec![
+            options.settings_mut().tool_servers = vec![
                 server("one", &[], false),
                 server("two", &[], false),
                 server("three", &["--name", "read_file"], false),
@@ -186,7 +236,7 @@ async fn a_server_over_http_answers_as_json_or_as_events() {
     for form in [Answers::Json, Answers::Events] {
         let server = HttpToolServer::start(form, Some("open sesame")).await;
         let world = World::with(echoes(2, |turn| json!({"text": format!("words {turn}")})), |options| {
-            options.tool_servers = over_http(&server, Some("open sesame"));
+            options.settings_mut().tool_servers = over_http(&server, Some("open sesame"));
         })
         .await;
         let id = world.start("ask").await;
@@ -205,7 +255,7 @@ async fn a_token_that_is_wrong_is_told_and_harms_nobody() {
     let server = HttpToolServer::start(Answers::Json, Some("open sesame")).await;
     let world = World::with(
         |_| Turn::complete("without it"),
-        |options| options.tool_servers = over_http(&server, Some("wrong")),
+        |options| options.settings_mut().tool_servers = over_http(&server, Some("wrong")),
     )
     .await;
     assert_eq!(world.run("x").await.summary.as_deref(), Some("without it"));
@@ -221,7 +271,7 @@ async fn a_server_that_was_restarted_is_met_again_and_no_call_is_made_twice() {
     let shared = std::sync::Arc::new(tokio::sync::Mutex::new(server));
     let config = over_http(&*shared.lock().await, None);
     let world = World::with(echoes(2, |turn| json!({"text": format!("{turn}")})), |options| {
-        options.tool_servers = config;
+        options.settings_mut().tool_servers = config;
     })
     .await;
     // Between the runs the server is gone and comes back without its sessions.
@@ -251,7 +301,7 @@ async fn a_call_over_http_that_may_have_happened_is_not_repeated() {
     for form in [Answers::Json, Answers::Events] {
         let server = HttpToolServer::start(form, None).await;
         let world = World::with(echoes(2, |turn| json!({"text": format!("{turn}")})), |options| {
-            options.tool_servers = over_http(&server, None);
+            options.settings_mut().tool_servers = over_http(&server, None);
         })
         .await;
         server.cut_next();
@@ -269,7 +319,7 @@ async fn a_call_over_http_that_takes_too_long_is_cancelled() {
     let server = HttpToolServer::start(Answers::Json, None).await;
     let slow = |turn| json!({"text": "late", "ms": if turn == 0 { 600_000 } else { 0 }});
     let world = World::with(echoes(2, slow), |options| {
-        options.tool_servers = over_http(&server, None);
+        options.settings_mut().tool_servers = over_http(&server, None);
         limit(options, |limits| limits.tool_call_seconds = 1);
     })
     .await;
@@ -285,7 +335,7 @@ async fn a_call_over_http_that_takes_too_long_is_cancelled() {
 async fn a_session_per_agent_is_ended_with_its_run() {
     let server = HttpToolServer::start(Answers::Json, None).await;
     let world = World::with(echoes(1, |_| json!({"text": "x"})), |options| {
-        options.tool_servers =
+        options.settings_mut().tool_servers =
             over_http(&server, None).into_iter().map(|one| ServerConfig { per_agent: true, ..one }).collect();
     })
     .await;

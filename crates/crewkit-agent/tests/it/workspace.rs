@@ -37,7 +37,7 @@ async fn play(
             None => Turn::complete("ok"),
         },
         |options| {
-            options.commands = commands;
+            options.settings_mut().commands = commands;
             // One port is closed; all others stay open.
             options.server_ports = vec![1];
             limit(options, |limits| limits.agent_identical_calls_stop = 0);
@@ -224,7 +224,9 @@ async fn a_stop_ends_a_running_command_with_its_children() {
                 &json!({"command": "setsid sleep 300 & echo $! > pid; sleep 300", "timeout_seconds": 300}),
             )
         },
-        |options| options.commands = CommandPolicy::Unconfined { environment: path_environment() },
+        |options| {
+            options.settings_mut().commands = CommandPolicy::Unconfined { environment: path_environment() }
+        },
     )
     .await;
     let spec = RunSpec { workdir: Some(directory.path().to_owned()), ..RunSpec::default() };

@@ -16,19 +16,19 @@ use crate::sync::lock;
 
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
-/// Time for last words.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Time for a message that nobody waits for.
+const DETACHED_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct HttpLink {
-    line: Arc<Line>,
+    connection: Arc<Connection>,
     next_id: AtomicU64,
     max_bytes: usize,
 }
 
-/// What a farewell needs beyond the life of its link.
+/// The connection; messages in the background may outlive the link.
 #[derive(Debug)]
-struct Line {
+struct Connection {
     client: reqwest::Client,
     url: String,
     headers: HeaderMap,
@@ -60,32 +60,32 @@ impl HttpLink {
             value.set_sensitive(true);
             map.insert(parsed, value);
         }
-        let line = Line { client, url: url.to_owned(), headers: map, state: Mutex::default() };
+        let connection = Connection { client, url: url.to_owned(), headers: map, state: Mutex::default() };
         Ok(Self {
-            line: Arc::new(line),
+            connection: Arc::new(connection),
             next_id: AtomicU64::new(1),
             max_bytes: usize::try_from(limits.tool_server_message_bytes).unwrap_or(usize::MAX),
         })
     }
 
-    /// Remembers the revision the server chose; later requests must name it.
+    /// Stores the revision that the server chose; later requests must name it.
     pub(super) fn negotiated(&self, version: &str) {
-        lock(&self.line.state).version = HeaderValue::from_str(version).ok();
+        lock(&self.connection.state).version = HeaderValue::from_str(version).ok();
     }
 
     pub(super) async fn request(&self, method: &str, params: Value) -> Result<Value, LinkError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        let mut waiting = Waiting { line: &self.line, id, over: false };
+        let mut pending = PendingRequest { connection: &self.connection, id, is_answered: false };
         let answer = self.exchange(&message, id).await;
-        waiting.over = true;
+        pending.is_answered = true;
         result_of(answer?)
     }
 
     async fn exchange(&self, message: &Value, id: u64) -> Result<Value, LinkError> {
-        let response = self.line.post(message).await?;
+        let response = self.connection.post(message).await?;
         if message["method"] == "initialize" {
-            lock(&self.line.state).session = response.headers().get(SESSION).cloned();
+            lock(&self.connection.state).session = response.headers().get(SESSION).cloned();
         }
         let kind =
             response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -94,7 +94,7 @@ impl HttpLink {
     }
 
     pub(super) async fn notify(&self, method: &str) -> Result<(), LinkError> {
-        self.line.post(&json!({"jsonrpc": "2.0", "method": method})).await.map(drop)
+        self.connection.post(&json!({"jsonrpc": "2.0", "method": method})).await.map(drop)
     }
 
     async fn read_answer(
@@ -134,7 +134,7 @@ impl HttpLink {
                 .feed(&piece, &mut hear)
                 .map_err(|_| LinkError::Gone("the answer is not valid UTF-8".to_owned()))?;
             for reply in questions {
-                let _ = self.line.post(&reply).await;
+                let _ = self.connection.post(&reply).await;
             }
             if let Some(answer) = found {
                 return Ok(answer);
@@ -148,7 +148,7 @@ impl HttpLink {
     }
 }
 
-impl Line {
+impl Connection {
     async fn post(&self, message: &Value) -> Result<reqwest::Response, LinkError> {
         let has_session = lock(&self.state).session.is_some();
         let response = self.addressed(self.client.post(&self.url)).json(message).send().await;
@@ -163,9 +163,7 @@ impl Line {
         }
         let why = format!("the tool server answered with status {}", status.as_u16());
         Err(match status.as_u16() {
-            404 if has_session => {
-                LinkError::NotReached("the tool server has forgotten our session".to_owned())
-            }
+            404 if has_session => LinkError::NotReached("the tool server has ended our session".to_owned()),
             400..500 => LinkError::Refused(why),
             _ => LinkError::Gone(why),
         })
@@ -184,7 +182,7 @@ impl Line {
     }
 }
 
-/// "connection refused" says more than "error sending request".
+/// Returns the innermost cause: "connection refused" rather than "error sending request".
 fn innermost(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -193,35 +191,37 @@ fn innermost(error: &reqwest::Error) -> String {
     format!("the tool server cannot be reached: {cause}")
 }
 
-/// Tells the server when nobody waits for an answer any more.
-struct Waiting<'a> {
-    line: &'a Arc<Line>,
+/// Cancels its request at the server if it is dropped before the answer.
+struct PendingRequest<'a> {
+    connection: &'a Arc<Connection>,
     id: u64,
-    over: bool,
+    is_answered: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        if !self.over {
-            let (line, message) = (Arc::clone(self.line), cancelled(self.id));
-            farewell(async move { line.post(&message).await.map(drop) });
+        if !self.is_answered {
+            let (connection, message) = (Arc::clone(self.connection), cancelled(self.id));
+            send_detached(async move { connection.post(&message).await.map(drop) });
         }
     }
 }
 
 impl Drop for HttpLink {
-    /// A session that is not ended stays with the server until it forgets it.
+    /// Ends the session, which the server would otherwise keep until it expires.
     fn drop(&mut self) {
-        if lock(&self.line.state).session.is_some() {
-            let line = Arc::clone(&self.line);
-            farewell(async move { line.addressed(line.client.delete(&line.url)).send().await.map(drop) });
+        if lock(&self.connection.state).session.is_some() {
+            let connection = Arc::clone(&self.connection);
+            send_detached(async move {
+                connection.addressed(connection.client.delete(&connection.url)).send().await.map(drop)
+            });
         }
     }
 }
 
-/// Sends last words that nobody waits for.
-fn farewell<E>(words: impl Future<Output = Result<(), E>> + Send + 'static) {
+/// Sends a message in the background.
+fn send_detached<E>(message: impl Future<Output = Result<(), E>> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(async move { drop(tokio::time::timeout(FAREWELL, words).await) });
+        runtime.spawn(async move { drop(tokio::time::timeout(DETACHED_TIMEOUT, message).await) });
     }
 }

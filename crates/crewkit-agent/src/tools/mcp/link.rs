@@ -1,4 +1,4 @@
-//! A connection to one tool server, whatever carries it.
+//! A connection to one tool server over either transport.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use super::config::{ServerConfig, Transport};
 use super::http::HttpLink;
 use super::stdio::StdioLink;
 
-/// The protocol revision offered; servers answer with the one they speak.
+/// The protocol revision offered; servers answer with the one they support.
 const PROTOCOL: &str = "2025-11-25";
 /// Pages of a tool list read at most.
 const MAX_PAGES: usize = 50;
 
-/// Why a server gave no result.
+/// Why a request got no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LinkError {
-    /// It answered with an error.
+    /// The server answered with an error.
     #[error("{0}")]
     Refused(String),
-    /// It did not answer in time.
+    /// The server did not answer in time.
     #[error("no answer within {0} seconds")]
     TimedOut(u64),
-    /// It ended, or the connection broke.
+    /// The server ended, or the connection broke.
     #[error("{0}")]
     Gone(String),
-    /// It never got the request, so a new connection may send it again.
+    /// The server did not receive the request, so it may be sent again over a new connection.
     #[error("{0}")]
     NotReached(String),
 }
@@ -38,7 +38,7 @@ pub(super) enum Link {
 }
 
 impl Link {
-    /// Connects and introduces us; returns the link with the server's tools.
+    /// Connects and initializes the session. Returns the link and the server's tools.
     pub(super) async fn open(
         config: &ServerConfig,
         around: &Surroundings,
@@ -51,12 +51,12 @@ impl Link {
                 Self::Http(HttpLink::new(url.expose(), headers, &around.limits)?)
             }
         };
-        let introduction = json!({
+        let params = json!({
             "protocolVersion": PROTOCOL,
             "capabilities": {},
             "clientInfo": {"name": "crewkit", "version": env!("CARGO_PKG_VERSION")},
         });
-        let answer = link.request("initialize", introduction, time).await?;
+        let answer = link.request("initialize", params, time).await?;
         if let Self::Http(http) = &link {
             http.negotiated(answer["protocolVersion"].as_str().unwrap_or(PROTOCOL));
         }
@@ -103,7 +103,7 @@ impl Link {
         }
     }
 
-    /// Whether requests can still get through.
+    /// Returns whether requests can be sent.
     pub(super) fn is_alive(&self) -> bool {
         match self {
             Self::Stdio(link) => link.is_alive(),
@@ -112,7 +112,7 @@ impl Link {
     }
 }
 
-/// A server may ask us things; we answer what the protocol demands and decline the rest.
+/// Returns the answer to a request of the server: pings are answered, everything else is refused.
 pub(super) fn reply_to(message: &Value) -> Option<Value> {
     let id = message.get("id").filter(|id| !id.is_null())?;
     Some(match message["method"].as_str() {
@@ -121,13 +121,13 @@ pub(super) fn reply_to(message: &Value) -> Option<Value> {
     })
 }
 
-/// Tells a server that nobody waits for an answer any more.
+/// Returns the notification that cancels a request.
 pub(super) fn cancelled(id: u64) -> Value {
     let params = json!({"requestId": id, "reason": "no longer needed"});
     json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 }
 
-/// The result of a JSON-RPC answer.
+/// Returns the result of a JSON-RPC answer.
 pub(super) fn result_of(mut answer: Value) -> Result<Value, LinkError> {
     if let Some(error) = answer.get("error").filter(|error| !error.is_null()) {
         let message = error["message"].as_str().unwrap_or("an error without a message");

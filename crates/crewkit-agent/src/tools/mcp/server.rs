@@ -1,16 +1,15 @@
-//! A tool server that is kept up: started when needed, started again with growing pauses when it fails.
+//! A tool server that is started when needed, and again with growing pauses after failures.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use super::Surroundings;
 use super::config::ServerConfig;
 use super::link::{Link, LinkError};
 use crate::contract::ToolAnswer;
-use crate::sync::{read, write};
 
 /// A server's state, for people.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -32,7 +31,7 @@ pub(super) struct ToolServer {
     around: Arc<Surroundings>,
     run: Option<String>,
     link: Mutex<Slot>,
-    seen: RwLock<Seen>,
+    seen: watch::Sender<Seen>,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +41,7 @@ struct Slot {
     not_before: Option<Instant>,
 }
 
-/// What is known without waiting for the server.
+/// The state that can be read without waiting for the server.
 #[derive(Debug, Default, Clone)]
 struct Seen {
     tools: Arc<Vec<Value>>,
@@ -57,7 +56,7 @@ impl ToolServer {
             around: Arc::clone(around),
             run: None,
             link: Mutex::default(),
-            seen: RwLock::default(),
+            seen: watch::Sender::default(),
         }
     }
 
@@ -70,37 +69,58 @@ impl ToolServer {
     }
 
     pub(super) fn tools(&self) -> Vec<Value> {
-        read(&self.seen).tools.to_vec()
+        self.seen.borrow().tools.to_vec()
     }
 
-    /// Takes over the tool list of a process that one run started.
+    /// Copies the tool list of a process that one run started.
     pub(super) fn remember_tools(&self, other: &Self) {
-        let seen = read(&other.seen).clone();
-        *write(&self.seen) = seen;
+        let seen = other.seen.borrow().clone();
+        self.seen.send_replace(seen);
     }
 
     pub(super) fn status(&self) -> ServerStatus {
-        let seen = read(&self.seen).clone();
+        let seen = self.seen.borrow().clone();
         let status = match (&seen.error, seen.settled) {
             (Some(_), _) => "broken",
-            (None, _) if self.config.per_agent => "per_agent",
+            (None, _) if self.config.per_agent && self.run.is_none() => "per_agent",
             (None, true) => "active",
             (None, false) => "starting",
         };
         ServerStatus { name: self.config.name.clone(), status, tools: seen.tools.len(), error: seen.error }
     }
 
-    /// Makes sure a first attempt to start it was made.
+    /// Returns whether the last start failed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.seen.borrow().error.is_some()
+    }
+
+    /// Waits until the server was started for the first time, with success or not.
+    pub(super) async fn settled(&self) {
+        let _ = self.seen.subscribe().wait_for(|seen| seen.settled).await;
+    }
+
+    /// Starts the server in the background unless it is running or being started.
+    pub(super) fn start(self: &Arc<Self>) {
+        let is_needed = self.link.try_lock().is_ok_and(|slot| !slot.is_alive());
+        if is_needed {
+            let server = Arc::clone(self);
+            tokio::spawn(async move { server.settle().await });
+        }
+    }
+
+    /// Starts the server if it is down, and waits for the outcome.
     pub(super) async fn settle(&self) {
         if let Err(error) = self.link().await {
             tracing::warn!(server = %self.config.name, %error, "a tool server is not available");
         }
     }
 
-    /// The connection; starts the server if it is down and its pause is over.
+    /// Returns the connection. Starts the server if it is down and its pause is over.
     async fn link(&self) -> Result<Arc<Link>, LinkError> {
         let mut slot = self.link.lock().await;
-        if let Some(link) = slot.link.as_ref().filter(|link| link.is_alive()) {
+        if slot.is_alive()
+            && let Some(link) = &slot.link
+        {
             return Ok(Arc::clone(link));
         }
         if slot.link.take().is_some() {
@@ -116,21 +136,22 @@ impl ToolServer {
             Ok((link, tools)) => {
                 let link = Arc::new(link);
                 slot.link = Some(Arc::clone(&link));
-                *write(&self.seen) = Seen { tools: Arc::new(tools), error: None, settled: true };
+                self.seen.send_replace(Seen { tools: Arc::new(tools), error: None, settled: true });
                 Ok(link)
             }
             Err(error) => {
                 slot.failed(&self.around);
-                let mut seen = write(&self.seen);
-                seen.error = Some(error.to_string());
-                seen.settled = true;
+                self.seen.send_modify(|seen| {
+                    seen.error = Some(error.to_string());
+                    seen.settled = true;
+                });
                 Err(error)
             }
         }
     }
 
-    /// An HTTP link that broke is replaced at the next call; a dead process shows itself.
-    async fn let_go(&self, link: &Arc<Link>) {
+    /// Drops a broken HTTP link, so that the next call connects again. A dead process is noticed by itself.
+    async fn drop_link(&self, link: &Arc<Link>) {
         let mut slot = self.link.lock().await;
         if matches!(**link, Link::Http(_)) && slot.link.as_ref().is_some_and(|held| Arc::ptr_eq(held, link)) {
             slot.link = None;
@@ -147,7 +168,7 @@ impl ToolServer {
         let mut answer = link.request("tools/call", params.clone(), time).await;
         if matches!(answer, Err(LinkError::NotReached(_))) {
             // The server was restarted, say: what never reached it can be sent once more.
-            self.let_go(&link).await;
+            self.drop_link(&link).await;
             link = match self.link().await {
                 Ok(link) => link,
                 Err(error) => return ToolAnswer::error(format!("{error}. The call was not made.")),
@@ -160,11 +181,11 @@ impl ToolServer {
                 answer_of(&result)
             }
             Err(LinkError::Gone(why)) => {
-                self.let_go(&link).await;
+                self.drop_link(&link).await;
                 ToolAnswer::error(format!("{why}. It is not known whether the call had its effect."))
             }
             Err(LinkError::NotReached(why)) => {
-                self.let_go(&link).await;
+                self.drop_link(&link).await;
                 ToolAnswer::error(format!("{why}. The call was not made."))
             }
             Err(LinkError::TimedOut(seconds)) => ToolAnswer::error(format!(
@@ -176,6 +197,10 @@ impl ToolServer {
 }
 
 impl Slot {
+    fn is_alive(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_alive())
+    }
+
     /// Counts a failure and sets the pause before the next start. The first restart is immediate.
     fn failed(&mut self, around: &Surroundings) {
         let pause = match self.failures {
@@ -188,7 +213,7 @@ impl Slot {
     }
 }
 
-/// The text of a tool result; what is not text is named.
+/// Returns the text of a tool result; other content is named.
 fn answer_of(result: &Value) -> ToolAnswer {
     let mut parts: Vec<String> = Vec::new();
     for block in result["content"].as_array().into_iter().flatten() {

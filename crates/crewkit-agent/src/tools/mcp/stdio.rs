@@ -1,4 +1,4 @@
-//! A tool server as a child process: one JSON message a line, answers matched by id.
+//! A tool server as a child process: one JSON message per line, answers matched by id.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -18,11 +18,11 @@ use crate::lines::Lines;
 use crate::sync::lock;
 use crate::sys::{Launch, ProcessTree};
 
-/// Messages that wait to be written before callers have to.
+/// Messages queued for the server before callers have to wait.
 const OUTBOX: usize = 256;
-/// Last lines of the server's complaints, for error messages.
-const KEPT_COMPLAINTS: usize = 5;
-const COMPLAINT_BYTES: u64 = 2000;
+/// Last lines of standard error kept for error messages.
+const STDERR_LINES: usize = 5;
+const STDERR_LINE_BYTES: u64 = 2000;
 
 /// A running server process. Dropping it ends the process with everything it started.
 #[derive(Debug)]
@@ -38,16 +38,16 @@ struct Shared {
     next_id: AtomicU64,
     gone: AtomicBool,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Value>>>,
-    complaints: Mutex<VecDeque<String>>,
+    stderr_tail: Mutex<VecDeque<String>>,
 }
 
 impl Shared {
     fn why_gone(&self) -> LinkError {
-        let complaints: Vec<String> = lock(&self.complaints).iter().cloned().collect();
+        let last_lines: Vec<String> = lock(&self.stderr_tail).iter().cloned().collect();
         let mut text = "the tool server ended".to_owned();
-        if !complaints.is_empty() {
-            text.push_str("; its last words: ");
-            text.push_str(&complaints.join(" / "));
+        if !last_lines.is_empty() {
+            text.push_str("; standard error ends with: ");
+            text.push_str(&last_lines.join(" / "));
         }
         LinkError::Gone(text)
     }
@@ -95,14 +95,14 @@ impl StdioLink {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         lock(&self.shared.waiting).insert(id, answer);
-        let mut waiting = Waiting { link: self, id, answered: false };
-        // Checked after the insertion, so that the reader's farewell cannot miss us.
+        let mut pending = PendingRequest { link: self, id, is_answered: false };
+        // Checked after the insertion, so that the reader cannot end without waking this request.
         if self.shared.gone.load(Ordering::SeqCst) {
             return Err(self.shared.why_gone());
         }
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await?;
         let answer = answered.await.map_err(|_| self.shared.why_gone());
-        waiting.answered = true;
+        pending.is_answered = true;
         result_of(answer?)
     }
 
@@ -119,16 +119,16 @@ impl StdioLink {
     }
 }
 
-/// Tells the server when nobody waits for an answer any more.
-struct Waiting<'a> {
+/// Cancels its request at the server if it is dropped before the answer.
+struct PendingRequest<'a> {
     link: &'a StdioLink,
     id: u64,
-    answered: bool,
+    is_answered: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.is_answered {
             lock(&self.link.shared.waiting).remove(&self.id);
             let message = cancelled(self.id);
             let _ = self.link.outbox.try_send(format!("{message}\n"));
@@ -157,7 +157,7 @@ async fn read_messages(
             tracing::warn!(server = %shared.name, "a message of the tool server was too long and is dropped");
             continue;
         }
-        // Servers print greetings and logs where only messages belong; they are skipped.
+        // Some servers print logs on standard output; they are skipped.
         let Ok(message) = serde_json::from_str::<Value>(&line.text) else { continue };
         if message["method"].is_string() {
             if let Some(reply) = reply_to(&message)
@@ -173,18 +173,18 @@ async fn read_messages(
         }
     }
     shared.gone.store(true, Ordering::SeqCst);
-    // Dropping the senders wakes everybody who still waits.
+    // Dropping the senders wakes the requests that still wait.
     lock(&shared.waiting).clear();
 }
 
 async fn drain(stderr: ChildStderr, shared: Arc<Shared>) {
-    let mut lines = Lines::new(stderr, COMPLAINT_BYTES);
+    let mut lines = Lines::new(stderr, STDERR_LINE_BYTES);
     while let Ok(Some(line)) = lines.next().await {
         tracing::debug!(server = %shared.name, line = %line.text, "tool server");
-        let mut complaints = lock(&shared.complaints);
-        if complaints.len() == KEPT_COMPLAINTS {
-            complaints.pop_front();
+        let mut tail = lock(&shared.stderr_tail);
+        if tail.len() == STDERR_LINES {
+            tail.pop_front();
         }
-        complaints.push_back(line.text.chars().take(200).collect());
+        tail.push_back(line.text.chars().take(200).collect());
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 pub use command::CommandPolicy;
 pub(crate) use command::Commands;
 
-use crate::contract::{Company, ToolAnswer};
+use crate::contract::{Concurrency, ToolAnswer};
 use crate::model::ToolDef;
 use crate::sys::Root;
 
@@ -34,7 +34,7 @@ struct FileTool {
     name: &'static str,
     description: &'static str,
     schema: fn() -> Value,
-    company: Company,
+    concurrency: Concurrency,
     run: Handler,
 }
 
@@ -43,14 +43,14 @@ const FILE_TOOLS: [FileTool; 5] = [
         name: "read_file",
         description: "Reads a text file of the working directory. Long files are read in parts with offset and limit.",
         schema: files::read_schema,
-        company: Company::Any,
+        concurrency: Concurrency::Shared,
         run: files::read,
     },
     FileTool {
         name: "write_file",
         description: "Creates or replaces a file of the working directory; missing directories are created.",
         schema: files::write_schema,
-        company: Company::Alone,
+        concurrency: Concurrency::Exclusive,
         run: files::write,
     },
     FileTool {
@@ -58,7 +58,7 @@ const FILE_TOOLS: [FileTool; 5] = [
         description: "Replaces one exact piece of text in a file. The old text must occur exactly once unless replace_all \
                       is true.",
         schema: files::edit_schema,
-        company: Company::Alone,
+        concurrency: Concurrency::Exclusive,
         run: files::edit,
     },
     FileTool {
@@ -66,14 +66,14 @@ const FILE_TOOLS: [FileTool; 5] = [
         description: "Lists files and directories below a directory of the working directory, one per line; \
                       directories end with a slash. `.git` is left out.",
         schema: search::list_schema,
-        company: Company::Any,
+        concurrency: Concurrency::Shared,
         run: search::list,
     },
     FileTool {
         name: "search_files",
         description: "Searches file contents with a regular expression and answers with path:line: text.",
         schema: search::search_schema,
-        company: Company::Any,
+        concurrency: Concurrency::Shared,
         run: search::search,
     },
 ];
@@ -128,11 +128,11 @@ impl Workspace {
         DEFINITIONS.iter().filter(move |tool| runs_commands || tool.name != RUN_COMMAND).map(Arc::clone)
     }
 
-    pub(crate) fn company(name: &str) -> Company {
+    pub(crate) fn concurrency(name: &str) -> Concurrency {
         if name == RUN_COMMAND {
-            return Company::Alone;
+            return Concurrency::Exclusive;
         }
-        FILE_TOOLS.iter().find(|tool| tool.name == name).map_or(Company::Any, |tool| tool.company)
+        FILE_TOOLS.iter().find(|tool| tool.name == name).map_or(Concurrency::Shared, |tool| tool.concurrency)
     }
 
     /// Runs the tool called `name`, if it is one of these.

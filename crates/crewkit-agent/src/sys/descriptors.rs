@@ -1,0 +1,20 @@
+//! Open files that came from whoever started this process.
+
+/// Closes every descriptor but the three streams and those in `keep`. Only for a process that has opened nothing else yet.
+#[cfg(target_os = "linux")]
+pub fn close_inherited(keep: &[i32]) -> std::io::Result<()> {
+    let listed = std::fs::read_dir("/proc/self/fd")?.flatten();
+    let open: Vec<i32> =
+        listed.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok())).collect();
+    for number in open.into_iter().filter(|number| *number > 2 && !keep.contains(number)) {
+        // The list itself was open while it was read, and is closed by now.
+        let _ = nix::unistd::close(number);
+    }
+    Ok(())
+}
+
+/// Closes nothing: the open files of a process cannot be listed here.
+#[cfg(not(target_os = "linux"))]
+pub fn close_inherited(_keep: &[i32]) -> std::io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,18 @@
+BEGIN TRANSACTION;
+CREATE TABLE agents (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "agents" VALUES('01a1e817-d93e-7283-a9c8-9f8b453338a0','papi','{"id":"01a1e817-d93e-7283-a9c8-9f8b453338a0","name":"papi","project":"75238beb-7995-8dbc-9b02-701b9a2df6f7","role":"coder","spec":"echo done with the spec","phase":"ready","path":"/home/someone/.crewkit/fleet/workspaces/papi-453338a0","workspace":{"path":"/home/someone/.crewkit/fleet/workspaces/papi-453338a0","git":{"branch":"crewkit/papi","common_dir":"/home/someone/repo/.git","admin_dir":"/home/someone/repo/.git/worktrees/papi-453338a0"}},"failure":null,"kit":null,"created_ms":1794895239486,"updated_ms":1794895241335}');
+INSERT INTO "agents" VALUES('01a1e817-e54f-7656-b472-2383f34929cc','sony','{"id":"01a1e817-e54f-7656-b472-2383f34929cc","name":"sony","project":"75238beb-7995-8dbc-9b02-701b9a2df6f7","role":"coder","spec":"sleep 603","phase":"ready","path":"/home/someone/.crewkit/fleet/workspaces/sony-f34929cc","workspace":{"path":"/home/someone/.crewkit/fleet/workspaces/sony-f34929cc","git":{"branch":"crewkit/sony","common_dir":"/home/someone/repo/.git","admin_dir":"/home/someone/repo/.git/worktrees/sony-f34929cc"}},"failure":null,"kit":null,"created_ms":1794895242575,"updated_ms":1794895242779}');
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "meta" VALUES('fleet','01a1e81786377527915e84d57a5e7fa5');
+INSERT INTO "meta" VALUES('trusted 75238beb-7995-8dbc-9b02-701b9a2df6f7','');
+CREATE TABLE projects (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "projects" VALUES('75238beb-7995-8dbc-9b02-701b9a2df6f7','{"id":"75238beb-7995-8dbc-9b02-701b9a2df6f7","name":"repo","path":"/home/someone/repo"}');
+CREATE TABLE tasks (
+        id TEXT PRIMARY KEY, agent TEXT NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL,
+        UNIQUE (agent, number)) WITHOUT ROWID;
+INSERT INTO "tasks" VALUES('task-01a1e817d93e7283a9c89f8c7273246f','01a1e817-d93e-7283-a9c8-9f8b453338a0',1,'{"id":"task-01a1e817d93e7283a9c89f8c7273246f","agent":"01a1e817-d93e-7283-a9c8-9f8b453338a0","number":1,"text":"echo done with the spec","source":"human","driver":"shell","state":"failed","run":null,"summary":null,"reason":"driver_failed","error":"shell ended with exit code 127: sh: 5: You: not found\nsh: 9: /home/someone/.crewkit/fleet/workspaces/papi-453338a0:: not found","tokens":0,"created_ms":1794895239486,"started_ms":1794895239908,"ended_ms":1794895239962}');
+INSERT INTO "tasks" VALUES('task-01a1e817df51705fb2af45450385fc69','01a1e817-d93e-7283-a9c8-9f8b453338a0',2,'{"id":"task-01a1e817df51705fb2af45450385fc69","agent":"01a1e817-d93e-7283-a9c8-9f8b453338a0","number":2,"text":"echo second task","source":"ai_controller","driver":"shell","state":"failed","run":null,"summary":null,"reason":"driver_failed","error":"shell ended with exit code 2: sh: 5: You: not found\nsh: 9: /home/someone/.crewkit/fleet/workspaces/papi-453338a0:: not found\nsh: 13: Syntax error: \"(\" unexpected","tokens":0,"created_ms":1794895241041,"started_ms":1794895241212,"ended_ms":1794895241335}');
+INSERT INTO "tasks" VALUES('task-01a1e817e54f7656b47223845313194c','01a1e817-e54f-7656-b472-2383f34929cc',1,'{"id":"task-01a1e817e54f7656b47223845313194c","agent":"01a1e817-e54f-7656-b472-2383f34929cc","number":1,"text":"sleep 603","source":"human","driver":"shell","state":"running","run":null,"summary":null,"reason":null,"error":null,"tokens":0,"created_ms":1794895242575,"started_ms":1794895242832,"ended_ms":null}');
+COMMIT;
+PRAGMA user_version = 1;
