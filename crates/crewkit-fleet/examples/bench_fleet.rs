@@ -102,7 +102,11 @@ async fn client(url: &str, what: &str) -> Outcome<()> {
             let query =
                 TaskHistoryQuery { agent_name: "agent-0000".to_owned(), ..TaskHistoryQuery::default() };
             histories.push(timed(fleet.show_agent_task_history(query)).await?);
-            let task = StartTask { agent_name: "agent-0000".to_owned(), task_description: "go".to_owned() };
+            let task = StartTask {
+                agent_name: "agent-0000".to_owned(),
+                task_description: "go".to_owned(),
+                ..StartTask::default()
+            };
             starts.push(timed(fleet.start_agent_task(task)).await?);
             fleet.stop_agent_task(by_name()).await?;
             let new = CreateAgent {

@@ -4,8 +4,8 @@
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::error::FleetError;
 use crate::kit::{Drift, Equipped};
@@ -225,57 +225,74 @@ async fn several<'a, T>(at_once: u64, work: impl Iterator<Item = BoxFuture<'a, T
     futures_util::stream::iter(work).buffer_unordered(at_once).collect().await
 }
 
-/// Arguments of `equip_agents` and `fleet_drift`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Arguments {
-    agent_name: Option<String>,
-    project: Option<String>,
-    all: bool,
-    profile: Option<String>,
-    canary: Option<i64>,
-    rollback: bool,
+/// Input of `equip_agents`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct EquipAgents {
+    /// One agent.
+    pub agent_name: Option<String>,
+    /// The agents of a project.
+    pub project: Option<String>,
+    /// All agents.
+    #[schemars(extend("default" = false))]
+    pub all: Option<bool>,
+    /// Pack profile; the one each agent has if left out.
+    pub profile: Option<String>,
+    /// Equip this many first, and the others only if none of these failed.
+    #[schemars(range(min = 1))]
+    pub canary: Option<i64>,
+    /// Take back the newest deployment.
+    #[schemars(extend("default" = false))]
+    pub rollback: Option<bool>,
 }
 
-impl Arguments {
-    fn read(arguments: Map<String, Value>) -> Result<Self, FleetError> {
-        serde_json::from_value(Value::Object(arguments))
-            .map_err(|error| FleetError::bad_request(format!("the arguments do not fit: {error}")))
-    }
+/// Input of `fleet_drift`: one agent, the agents of a project, or all of them.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct FleetDrift {
+    /// One agent.
+    pub agent_name: Option<String>,
+    /// The agents of a project.
+    pub project: Option<String>,
+}
 
-    fn choice(&self) -> Result<Choice, FleetError> {
-        let named = [self.agent_name.is_some(), self.project.is_some(), self.all];
-        if named.iter().filter(|named| **named).count() != 1 {
-            return Err(FleetError::invalid(
-                "agent_name",
-                "say which: `agent_name`, `project` or `all`, one of them",
-            ));
+impl EquipAgents {
+    /// Checks the arguments.
+    pub(crate) fn order(self) -> Result<EquipOrder, FleetError> {
+        let choice = match (self.agent_name, self.project, self.all.unwrap_or(false)) {
+            (Some(name), None, false) => Choice::agent(&name),
+            (None, Some(project), false) => Choice::Project(project),
+            (None, None, true) => Choice::All,
+            _ => {
+                let message = "Name the agents with exactly one of `agent_name`, `project` and `all`";
+                return Err(FleetError::invalid("agent_name", message));
+            }
+        };
+        let count = |number: i64| {
+            usize::try_from(number).ok().filter(|number| *number > 0).ok_or_else(|| {
+                FleetError::invalid("canary", format!("`canary` is {number}; it counts from 1"))
+            })
+        };
+        let canary = self.canary.map(count).transpose()?;
+        Ok(EquipOrder { choice, profile: self.profile, canary, rollback: self.rollback.unwrap_or(false) })
+    }
+}
+
+impl FleetDrift {
+    /// Checks the arguments.
+    pub(crate) fn choice(self) -> Result<Choice, FleetError> {
+        match (self.agent_name, self.project) {
+            (Some(_), Some(_)) => {
+                let message = "Give at most one of `agent_name` and `project`";
+                Err(FleetError::invalid("agent_name", message))
+            }
+            (Some(name), None) => Ok(Choice::agent(&name)),
+            (None, Some(project)) => Ok(Choice::Project(project)),
+            (None, None) => Ok(Choice::All),
         }
-        Ok(match (&self.agent_name, &self.project) {
-            (Some(name), _) => Choice::Agent(name.trim().to_owned()),
-            (_, Some(project)) => Choice::Project(project.clone()),
-            _ => Choice::All,
-        })
     }
 }
 
-/// What `equip_agents` is asked to do.
-pub(crate) fn equip_order(arguments: Map<String, Value>) -> Result<EquipOrder, FleetError> {
-    let wish = Arguments::read(arguments)?;
-    let choice = wish.choice()?;
-    let canary = match wish.canary {
-        None => None,
-        Some(number) => Some(usize::try_from(number).ok().filter(|number| *number > 0).ok_or_else(|| {
-            FleetError::invalid("canary", format!("`canary` is {number}; it counts from 1"))
-        })?),
-    };
-    Ok(EquipOrder { choice, profile: wish.profile, canary, rollback: wish.rollback })
-}
-
-/// What `fleet_drift` is asked to look at.
-pub(crate) fn drift_choice(arguments: Map<String, Value>) -> Result<Choice, FleetError> {
-    let mut wish = Arguments::read(arguments)?;
-    // To look at everything is harmless, so it need not be said.
-    wish.all |= wish.agent_name.is_none() && wish.project.is_none();
-    wish.choice()
+impl Choice {
+    fn agent(name: &str) -> Self {
+        Self::Agent(name.trim().to_owned())
+    }
 }

@@ -30,12 +30,7 @@ impl ErrorKind {
 
     /// The HTTP status in `details.status`.
     pub const fn status(self) -> u16 {
-        match self {
-            Self::BadRequest => 400,
-            Self::NotFound => 404,
-            Self::Conflict => 409,
-            Self::Unavailable => 503,
-        }
+        self.code().http_status()
     }
 }
 
@@ -113,16 +108,6 @@ impl FleetError {
     /// The backend cannot be used right now.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, message)
-    }
-
-    /// Another process has the record of the fleet; nothing was done.
-    pub fn locked(message: impl Into<String>) -> Self {
-        Self::unavailable(message).with("reason", "locked")
-    }
-
-    /// Whether it is that.
-    pub fn is_locked(&self) -> bool {
-        self.detail("reason").and_then(Value::as_str) == Some("locked")
     }
 
     /// Adds a fact, replacing one of the same name.

@@ -96,9 +96,15 @@ pub fn choose_project<'a>(projects: &'a [Project], word: &str) -> Choice<'a> {
 /// Finds the role of a new agent; none when the project has no roles.
 pub fn choose_role<'a>(roles: &'a [Role], wanted: Option<&str>) -> Result<Option<&'a Role>, FleetError> {
     let named = |name: &str| roles.iter().find(|role| role.name.to_lowercase() == name.to_lowercase());
-    let Some(wanted) = wanted.map(str::trim).filter(|word| !word.is_empty()) else {
+    let Some(wanted) = wanted.map(str::trim) else {
         return Ok(named(DEFAULT_ROLE).or_else(|| roles.iter().find(|role| role.default)).or(roles.first()));
     };
+    if wanted.is_empty() {
+        return Err(FleetError::invalid(
+            "role",
+            "`role` is empty; list_agent_roles shows what there is, or leave it out",
+        ));
+    }
     if let Some(role) = named(wanted) {
         return Ok(Some(role));
     }
@@ -196,7 +202,8 @@ mod tests {
         assert_eq!(name(&all, None).as_deref(), Some("Coder"));
         assert_eq!(name(&all, Some("OPERATOR")).as_deref(), Some("Operator"));
         assert_eq!(name(&[role("A", false), role("B", true)], None).as_deref(), Some("B"));
-        assert_eq!(name(&[role("A", false), role("B", false)], Some("  ")).as_deref(), Some("A"));
+        assert_eq!(name(&[role("A", false), role("B", false)], None).as_deref(), Some("A"));
+        assert!(choose_role(&all, Some("  ")).is_err());
         assert_eq!(name(&[], None), None);
         assert_eq!(name(&[], Some("coder")), None);
         assert!(choose_role(&[], Some("manager")).is_err());

@@ -224,6 +224,7 @@ fn task_of(group: Group, next: Option<Moment>, context: &Context<'_>) -> Task {
         uri: group.uri,
         needs_user_attention: group.needs_attention || group.state == "failure",
         state: group.state,
+        phase: None,
     }
 }
 
@@ -243,6 +244,7 @@ pub fn initial_task(spec: &str, created_at: Moment, context: &Context<'_>) -> Ta
         uri: String::new(),
         needs_user_attention: false,
         state: String::new(),
+        phase: None,
     }
 }
 
@@ -271,13 +273,13 @@ impl<T> Page<T> {
     pub fn of(all: Vec<T>, page: usize, page_size: usize) -> Self {
         let total_count = all.len();
         let skipped = page.saturating_sub(1).saturating_mul(page_size);
-        Self {
-            items: all.into_iter().skip(skipped).take(page_size).collect(),
-            total_count,
-            page,
-            page_size,
-            total_pages: total_count.div_ceil(page_size.max(1)),
-        }
+        Self::part(all.into_iter().skip(skipped).take(page_size).collect(), total_count, page, page_size)
+    }
+
+    /// Page `page` (from 1) with `items`, of `total_count` in all.
+    pub fn part(items: Vec<T>, total_count: usize, page: usize, page_size: usize) -> Self {
+        let total_pages = total_count.div_ceil(page_size.max(1));
+        Self { items, total_count, page, page_size, total_pages }
     }
 
     /// Whether something comes after this page.

@@ -3,8 +3,8 @@
 //! The service validates, filters, pages and words the answers; a [`backend::Backend`] reports facts and carries out
 //! orders. Nothing here prints, reads the environment, or ends the process: settings and the clock are passed in.
 
+pub mod any;
 pub mod backend;
-pub mod call;
 pub mod equip;
 pub mod error;
 pub mod filter;
@@ -12,11 +12,10 @@ pub mod history;
 pub mod kit;
 pub mod metadata;
 pub mod model;
-pub mod schema;
 pub mod service;
 mod sys;
 pub mod time;
 
-pub use call::AnyFleet;
+pub use any::AnyFleet;
 pub use error::{ErrorKind, FleetError};
 pub use service::{Fleet, FleetOptions, MetadataStyle};

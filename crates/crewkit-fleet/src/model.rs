@@ -2,10 +2,14 @@
 //!
 //! Where two contracts name one thing differently, both names are answered with the same value.
 
+use std::path::PathBuf;
+
 use crewkit_core::{AgentStatus, Availability};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::metadata::GitFacts;
 use crate::time::Moment;
 
 /// A status as shown: one of the eleven, or a word a newer backend has and this program does not know.
@@ -131,6 +135,8 @@ pub struct Agent {
     pub metadata: Map<String, Value>,
     /// The `fleet_mcp_*` fields.
     pub fleet_metadata: Map<String, Value>,
+    /// What git says about the workspace; null when nobody asked it.
+    pub git: Option<GitFacts>,
     /// Whether it can be talked to.
     pub online: bool,
     /// Status in three words.
@@ -174,6 +180,8 @@ pub struct AgentSummary {
     pub metadata: Map<String, Value>,
     /// The short ones of the `fleet_mcp_*` fields.
     pub fleet_metadata: Map<String, Value>,
+    /// What git says about the workspace; null when nobody asked it.
+    pub git: Option<GitFacts>,
     /// Whether it can be talked to.
     pub online: bool,
     /// Status in three words.
@@ -199,14 +207,15 @@ pub enum TaskStatus {
 }
 
 /// Who gave a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskSource {
-    /// The agent reported it by itself.
+    /// The agent took it up by itself.
     Agent,
-    /// A person, with the spec.
+    /// A person, through the command line, the page or Coder.
     Human,
-    /// Someone through this server.
+    /// A program, through a tool.
+    #[default]
     AiController,
 }
 
@@ -237,6 +246,9 @@ pub struct Task {
     pub needs_user_attention: bool,
     /// The state as the backend words it.
     pub state: String,
+    /// `queued` or `working`, while it is open and the backend knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<&'static str>,
 }
 
 /// A role agents of a project can have.
@@ -328,101 +340,157 @@ pub enum LogKind {
 }
 
 /// Input of `create_agent`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct CreateAgent {
-    /// Name of the new agent.
+    /// Unique name: 1-20 letters, digits and hyphens.
     pub name: String,
-    /// Project by name, template name, id or `organization/name`.
+    /// Project to work on; see `list_agent_projects`.
     pub project: String,
-    /// What the agent is to do.
+    /// Role; see `list_agent_roles`.
+    #[schemars(extend("default" = "coder"))]
+    pub role: Option<String>,
+    /// Objective, context and deliverables.
+    #[schemars(required)]
     pub spec: Option<String>,
     /// Another name for `spec`.
+    #[schemars(skip)]
     pub task: Option<String>,
-    /// Role by name.
-    pub role: Option<String>,
+    /// Repeating a call with the same key creates nothing new.
+    pub key: Option<String>,
+    /// Who asks; set by the server, never by the arguments.
+    #[serde(skip)]
+    pub source: TaskSource,
 }
 
 /// Input of `list_agents`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ListAgents {
-    /// One of the eleven statuses, or `offline`.
+    /// Only agents with this status: pending, starting, busy, idle, stopping, stopped, failed, canceling, canceled,
+    /// deleting, deleted or offline.
     pub status_filter: Option<String>,
-    /// Project by name, template name, id or `organization/name`.
+    /// Only agents of this project.
     pub project_filter: Option<String>,
-    /// Role by name.
+    /// Only agents with this role.
     pub role_filter: Option<String>,
-    /// Whether to collect metadata; on unless false.
+    /// Whether to collect metadata.
+    #[schemars(extend("default" = true))]
     pub include_metadata: Option<bool>,
-    /// Most agents in the answer.
+    /// Largest number of agents.
+    #[schemars(range(min = 0))]
     pub limit: Option<i64>,
-    /// Agents to pass over first.
+    /// Number of agents to skip.
+    #[schemars(range(min = 0))]
     pub offset: Option<i64>,
 }
 
 /// Input of the tools that only need to know which agent.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ByName {
     /// Name of the agent.
     pub agent_name: String,
 }
 
 /// Input of `show_agent_task_history`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct TaskHistoryQuery {
     /// Name of the agent.
     pub agent_name: String,
-    /// Page, from 1.
+    /// Page number.
+    #[schemars(range(min = 1), extend("default" = 1))]
     pub page: Option<i64>,
-    /// Tasks per page, 20 unless given, at most 100.
+    /// Tasks per page.
+    #[schemars(range(min = 1, max = 100), extend("default" = 20))]
     pub page_size: Option<i64>,
-    /// Every report as it came, without dropping or joining any.
+    /// Every report as it came.
+    #[schemars(extend("default" = false))]
     pub raw: Option<bool>,
 }
 
 /// Input of `show_agent_log`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct LogQuery {
     /// Name of the agent.
     pub agent_name: String,
-    /// Page, from 1; the newest entries are on the first.
+    /// Page number; the newest entries are on page 1.
+    #[schemars(range(min = 1), extend("default" = 1))]
     pub page: Option<i64>,
-    /// Entries per page, 1 unless given, at most 100.
+    /// Entries per page.
+    #[schemars(range(min = 1, max = 100), extend("default" = 1))]
     pub page_size: Option<i64>,
 }
 
 /// Input of `start_agent_task`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct StartTask {
     /// Name of the agent.
     pub agent_name: String,
     /// What it is to do.
     pub task_description: String,
+    /// Repeating a call with the same key starts nothing new.
+    pub key: Option<String>,
+    /// Who asks; set by the server, never by the arguments.
+    #[serde(skip)]
+    pub source: TaskSource,
 }
 
 /// Input of `wait_for_agent`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct WaitForAgent {
     /// Name of the agent.
     pub agent_name: String,
-    /// Status to wait for: one of the eleven, or `offline`; `idle` unless given.
+    /// Status to wait for, or offline.
+    #[schemars(extend("default" = "idle"))]
     pub status: Option<String>,
-    /// Longest wait; 60 unless given.
+    /// Longest wait in seconds.
+    #[schemars(range(min = 0), extend("default" = 60))]
     pub timeout_seconds: Option<i64>,
 }
 
 /// Input of `list_agent_roles`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ListRoles {
-    /// Project by name, template name, id or `organization/name`.
+    /// Project; see `list_agent_projects`.
     pub project: String,
+}
+
+/// Input of tools that take no arguments.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+pub struct NoArguments {}
+
+/// Input of `project_add`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct AddProject {
+    /// Absolute path of a repository or directory.
+    pub path: PathBuf,
+    /// Name; that of the directory if left out.
+    pub name: Option<String>,
+}
+
+/// Input of `project_remove`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct RemoveProject {
+    /// Name or id of the project.
+    pub project: String,
+}
+
+/// Output of `project_add` and `project_remove`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ProjectChanged {
+    /// The project.
+    pub project: ProjectPath,
+    /// What happened.
+    pub message: String,
+}
+
+/// A project of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ProjectPath {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 /// Output of `create_agent`.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::backend::{AgentRecord, Backend, BackendInfo, NewAgent, Rows};
+use crate::backend::{AgentRecord, Backend, BackendInfo, NewAgent, Rows, TaskOrder};
 use crate::error::{ErrorKind, FleetError};
 use crate::filter::{Choice, StatusFilter, choose_project, choose_role};
 use crate::history::Page;
@@ -21,7 +21,7 @@ use crate::metadata::{Metadata, clean_text};
 use crate::model::{
     Agent, AgentList, AgentLog, AgentSummary, ByName, CreateAgent, Created, Deleted, DeletedAgent,
     HistoryDetails, ListAgents, ListRoles, LogQuery, Project, ProjectList, Restarted, RoleList, Shown,
-    StartTask, Started, StopDetails, Stopped, TaskHistory, TaskHistoryQuery, TaskStatus, WaitForAgent,
+    StartTask, Started, StopDetails, Stopped, Task, TaskHistory, TaskHistoryQuery, TaskStatus, WaitForAgent,
     Waited,
 };
 
@@ -181,6 +181,15 @@ impl<B: Backend> Fleet<B> {
                 "`project` is empty; list_agent_projects shows what there is",
             ));
         }
+        if let Some(key) = check_key(input.key.as_deref())?
+            && let Some(made) = self.backend.created_with(key).await?
+        {
+            if !made.name.eq_ignore_ascii_case(name.as_str()) {
+                let message = format!("`key` was used to create agent '{}'; use another key", made.name);
+                return Err(FleetError::invalid("key", message));
+            }
+            return Ok(created(&made, &spec, None));
+        }
         // Asked together: most requests fail on neither, and the answers do not depend on each other.
         let (taken, projects) = tokio::join!(self.backend.is_taken(&name), self.backend.projects());
         let projects = projects?;
@@ -193,19 +202,16 @@ impl<B: Backend> Fleet<B> {
         }
         let roles = self.backend.roles(project).await?;
         let role = choose_role(&roles, input.role.as_deref())?;
-        let made = self.backend.create(NewAgent { name: &name, project, role, spec: &spec }).await?;
-
-        let mut fleet_metadata = fleet_metadata(&made.agent, &Metadata::default());
-        fleet_metadata.insert("fleet_mcp_agent_spec".to_owned(), spec.clone().into());
-        fleet_metadata.insert("fleet_mcp_current_task".to_owned(), spec.clone().into());
-        let note = made.note.map(|note| format!("; {note}")).unwrap_or_default();
-        let message = format!("Agent '{}' created successfully{note}", made.agent.name);
-        let mut agent = agent(&made.agent, Map::new(), 0, fleet_metadata.clone());
-        agent.spec = spec;
-        agent.current_task = None;
-        agent.last_task = None;
-        agent.metadata = fleet_metadata;
-        Ok(Created { agent, message })
+        let new = NewAgent {
+            name: &name,
+            project,
+            role,
+            spec: &spec,
+            source: input.source,
+            key: input.key.as_deref(),
+        };
+        let made = self.backend.create(new).await?;
+        Ok(created(&made.agent, &spec, made.note))
     }
 
     fn spec(&self, input: &CreateAgent) -> Result<String, FleetError> {
@@ -337,7 +343,8 @@ impl<B: Backend> Fleet<B> {
             MetadataStyle::Merged => fleet.clone().into_iter().chain(metadata.in_full()).collect(),
             MetadataStyle::Legacy => fleet.clone(),
         };
-        Ok(Shown { agent: agent(&complete, shown, metadata.len(), fleet) })
+        let git = metadata.git.clone();
+        Ok(Shown { agent: Agent { git, ..agent(&complete, shown, metadata.len(), fleet) } })
     }
 
     async fn history(&self, input: &TaskHistoryQuery) -> Result<TaskHistory, FleetError> {
@@ -362,9 +369,9 @@ impl<B: Backend> Fleet<B> {
     async fn log(&self, input: &LogQuery) -> Result<AgentLog, FleetError> {
         let (page, page_size) = paging(input.page, input.page_size, LOGS_PER_PAGE)?;
         let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
-        let mut entries = self.backend.log(&agent).await?;
-        entries.reverse();
-        let mut page = Page::of(entries, page, page_size);
+        let skip = (page - 1).saturating_mul(page_size);
+        let (entries, total) = self.backend.log(&agent, skip, page_size).await?;
+        let mut page = Page::part(entries, total, page, page_size);
         let longest = usize::try_from(self.options.limits.fleet_log_entry_bytes).unwrap_or(usize::MAX);
         for entry in &mut page.items {
             let clean = clean_text(&entry.content, usize::MAX);
@@ -405,6 +412,12 @@ impl<B: Backend> Fleet<B> {
             ));
         }
         self.check_length("task_description", text)?;
+        if let Some(key) = check_key(input.key.as_deref())? {
+            let agent = self.backend.agent(&name).await?;
+            if let Some(task) = self.backend.started_with(&agent, key).await? {
+                return Ok(started(agent.name, task, text));
+            }
+        }
         let agent = self.live(&name, "wait until it is idle, then start the task").await?;
         if agent.status.availability() == Availability::Busy {
             return Err(FleetError::conflict(format!(
@@ -414,20 +427,9 @@ impl<B: Backend> Fleet<B> {
             .with("reason", "busy")
             .or_with("current_task", agent.current_task));
         }
-        let task = self.backend.start_task(&agent, text).await?;
-        let waits = task.status == TaskStatus::Pending;
-        let (agent_status, message) = if waits {
-            (AgentStatus::Pending, format!("Task of agent '{}' waits for its turn", agent.name))
-        } else {
-            (AgentStatus::Busy, format!("Task started on agent '{}'", agent.name))
-        };
-        Ok(Started {
-            task,
-            agent_status: agent_status.into(),
-            message,
-            agent_name: agent.name,
-            task_description: text.to_owned(),
-        })
+        let order = TaskOrder { text, source: input.source, key: input.key.as_deref() };
+        let task = self.backend.start_task(&agent, order).await?;
+        Ok(started(agent.name, task, text))
     }
 
     async fn stop(&self, input: &ByName) -> Result<Stopped, FleetError> {
@@ -566,6 +568,51 @@ impl<B: Backend> Fleet<B> {
     }
 }
 
+/// The answer about an agent that was created.
+fn created<H>(record: &AgentRecord<H>, spec: &str, note: Option<String>) -> Created {
+    let mut fleet_metadata = fleet_metadata(record, &Metadata::default());
+    fleet_metadata.insert("fleet_mcp_agent_spec".to_owned(), spec.into());
+    fleet_metadata.insert("fleet_mcp_current_task".to_owned(), spec.into());
+    let note = note.map(|note| format!("; {note}")).unwrap_or_default();
+    let message = format!("Agent '{}' created successfully{note}", record.name);
+    let mut agent = agent(record, Map::new(), 0, fleet_metadata.clone());
+    spec.clone_into(&mut agent.spec);
+    agent.current_task = None;
+    agent.last_task = None;
+    agent.metadata = fleet_metadata;
+    Created { agent, message }
+}
+
+/// The answer about a task that was accepted. The contract has it running at once; `phase` says whether it waits.
+fn started(agent_name: String, task: Task, text: &str) -> Started {
+    let message = if task.phase == Some("queued") {
+        format!("Task of agent '{agent_name}' is queued and starts when another task ends")
+    } else {
+        format!("Task started on agent '{agent_name}'")
+    };
+    let status = if task.status == TaskStatus::Pending { TaskStatus::Running } else { task.status };
+    let started_at = task.started_at.or(Some(task.created_at));
+    let agent_status = if task.completed_at.is_none() { AgentStatus::Busy } else { AgentStatus::Idle };
+    Started {
+        task: Task { status, started_at, ..task },
+        agent_status: agent_status.into(),
+        message,
+        agent_name,
+        task_description: text.to_owned(),
+    }
+}
+
+/// An idempotency key that can be used.
+fn check_key(key: Option<&str>) -> Result<Option<&str>, FleetError> {
+    const LONGEST: usize = 200;
+    match key {
+        Some(key) if key.is_empty() || key.len() > LONGEST => {
+            Err(FleetError::invalid("key", format!("`key` must have 1 to {LONGEST} bytes")))
+        }
+        key => Ok(key),
+    }
+}
+
 /// Says which operation failed, and on which agent.
 fn during<T>(
     operation: &str,
@@ -673,6 +720,7 @@ fn agent<H>(
         metadata_count,
         metadata,
         fleet_metadata,
+        git: None,
         online: availability.is_online(),
         availability,
         needs_attention: record.needs_attention,
@@ -698,6 +746,7 @@ fn summary<H>(record: &AgentRecord<H>, metadata: &Metadata) -> AgentSummary {
         metadata_count: metadata.len(),
         metadata: metadata.for_list(),
         fleet_metadata: fleet_metadata(record, metadata),
+        git: metadata.git.clone(),
         online: availability.is_online(),
         availability,
         needs_attention: record.needs_attention,

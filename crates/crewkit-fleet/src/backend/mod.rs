@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::error::FleetError;
 use crate::metadata::Metadata;
-use crate::model::{AgentKit, Health, HistoryScope, LogEntry, Project, Role, StatusWord, Task};
+use crate::model::{AgentKit, Health, HistoryScope, LogEntry, Project, Role, StatusWord, Task, TaskSource};
 use crate::time::Moment;
 
 pub mod coder;
@@ -84,6 +84,21 @@ pub struct NewAgent<'a> {
     pub role: Option<&'a Role>,
     /// What it is to do.
     pub spec: &'a str,
+    /// Who asks for it.
+    pub source: TaskSource,
+    /// Idempotency key.
+    pub key: Option<&'a str>,
+}
+
+/// A task to be started.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskOrder<'a> {
+    /// What the agent is to do.
+    pub text: &'a str,
+    /// Who asks for it.
+    pub source: TaskSource,
+    /// Idempotency key.
+    pub key: Option<&'a str>,
 }
 
 /// An agent that was made.
@@ -174,6 +189,25 @@ pub trait Backend: Send + Sync + 'static {
         FleetError::already_exists(name.as_str())
     }
 
+    /// The agent that was created with the idempotency key `key`, where the backend remembers keys.
+    fn created_with(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<AgentRecord<Self::Handle>>, FleetError>> + Send {
+        let _ = key;
+        async { Ok(None) }
+    }
+
+    /// The task of `agent` that was started with the idempotency key `key`, where the backend remembers keys.
+    fn started_with(
+        &self,
+        agent: &AgentRecord<Self::Handle>,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<Task>, FleetError>> + Send {
+        let _ = (agent, key);
+        async { Ok(None) }
+    }
+
     /// Makes an agent, which begins to work on its spec by itself.
     fn create(
         &self,
@@ -196,7 +230,7 @@ pub trait Backend: Send + Sync + 'static {
     fn start_task(
         &self,
         agent: &AgentRecord<Self::Handle>,
-        text: &str,
+        task: TaskOrder<'_>,
     ) -> impl Future<Output = Result<Task, FleetError>> + Send;
 
     /// Interrupts a busy agent.
@@ -212,11 +246,14 @@ pub trait Backend: Send + Sync + 'static {
         rows: Rows,
     ) -> impl Future<Output = Result<Vec<Task>, FleetError>> + Send;
 
-    /// The conversation of an agent, oldest first.
+    /// The `take` entries of an agent's conversation before its `skip` newest ones, newest first, and how many there are in
+    /// all.
     fn log(
         &self,
         agent: &AgentRecord<Self::Handle>,
-    ) -> impl Future<Output = Result<Vec<LogEntry>, FleetError>> + Send;
+        skip: usize,
+        take: usize,
+    ) -> impl Future<Output = Result<(Vec<LogEntry>, usize), FleetError>> + Send;
 
     /// The projects agents can be made for.
     fn projects(&self) -> impl Future<Output = Result<Vec<Project>, FleetError>> + Send;

@@ -4,7 +4,7 @@
 //! read as instructions.
 
 use crewkit_core::Limits;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub mod prefixed;
@@ -15,6 +15,9 @@ pub mod taskfile;
 
 /// Description of a field that has none.
 pub const NO_DESCRIPTION: &str = "No description";
+
+/// The field that names those that were dropped.
+const DROPPED: &str = "dropped_fields";
 
 /// Longest field name.
 const LONGEST_FIELD_NAME: usize = 64;
@@ -34,11 +37,25 @@ pub struct Field {
     pub include_in_list: bool,
 }
 
-/// The fields of one workspace, in its own order.
+/// What git says about a workspace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GitFacts {
+    /// The branch that is checked out.
+    pub branch: Option<String>,
+    /// The commit that is checked out.
+    pub sha: Option<String>,
+    /// Whether there are changes that are not committed.
+    pub dirty: Option<bool>,
+}
+
+/// The fields of one workspace, in its own order, and what git says about it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata {
     /// The fields.
     pub fields: Vec<Field>,
+    /// What git says; `None` if nobody asked it.
+    pub git: Option<GitFacts>,
 }
 
 impl Metadata {
@@ -88,27 +105,58 @@ impl Metadata {
         #[derive(Deserialize)]
         struct Envelope {
             data: Map<String, Value>,
+            #[serde(default)]
+            git: Option<GitFacts>,
         }
-        let fields = match serde_json::from_slice::<Envelope>(body) {
-            Ok(envelope) => envelope.data,
-            Err(_) => serde_json::from_slice::<Map<String, Value>>(body).ok()?,
+        let (fields, git) = match serde_json::from_slice::<Envelope>(body) {
+            Ok(envelope) => (envelope.data, envelope.git),
+            Err(_) => (serde_json::from_slice::<Map<String, Value>>(body).ok()?, None),
         };
         let fields: Option<Vec<Field>> =
             fields.into_iter().map(|(name, field)| endpoint_field(name, field)).collect();
-        fields.map(|fields| Self { fields })
+        fields.map(|fields| Self { fields, git })
     }
 
     /// The answer of a metadata endpoint.
     pub fn to_endpoint(&self) -> Value {
-        json!({"data": self.in_full(), "meta": {"version": "1.0"}})
+        let mut answer = json!({"data": self.in_full(), "meta": {"version": "1.0"}});
+        if let Some(git) = &self.git {
+            answer["git"] = json!(git);
+        }
+        answer
     }
 
-    /// Drops what has no proper name, cuts what is too long, and removes control characters.
+    /// Drops what has no proper name, cuts what is too long, and removes control characters. Says so where it is noticed.
     #[must_use]
     pub fn cleaned(mut self, limits: &Limits) -> Self {
         let longest = usize::try_from(limits.fleet_metadata_value_bytes).unwrap_or(usize::MAX);
-        self.fields.retain(|field| is_field_name(&field.name));
+        let (named, unnamed): (Vec<_>, Vec<_>) =
+            self.fields.drain(..).partition(|field| is_field_name(&field.name));
+        self.fields = named;
+        if !unnamed.is_empty() {
+            let dropped: Vec<String> = unnamed
+                .iter()
+                .map(|field| format!("`{}`", clean_text(&field.name, LONGEST_FIELD_NAME)))
+                .collect();
+            self.fields.push(Field {
+                name: DROPPED.to_owned(),
+                value: Value::Null,
+                error: Some(format!(
+                    "{}: names have 1 to {LONGEST_FIELD_NAME} letters, digits and _ . : -",
+                    dropped.join(", ")
+                )),
+                description: "Fields whose names cannot be shown".to_owned(),
+                include_in_list: false,
+            });
+        }
         for field in &mut self.fields {
+            if let Value::String(text) = &field.value
+                && text.len() > longest
+            {
+                let told =
+                    format!("cut from {} to {longest} bytes (limits.fleet_metadata_value_bytes)", text.len());
+                field.error.get_or_insert(told);
+            }
             clean_value(&mut field.value, longest);
             if !field.value.is_string() && field.value.to_string().len() > longest {
                 field.value = Value::Null;
@@ -155,7 +203,7 @@ pub fn is_field_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte))
 }
 
-/// The value a command's output stands for: numbers, truth values and objects as such, the rest as text.
+/// The value a command's output stands for: JSON as such, the rest as text.
 pub fn typed_value(output: &str) -> Value {
     let text = output.trim();
     match text {
@@ -164,17 +212,20 @@ pub fn typed_value(output: &str) -> Value {
         "false" => return Value::Bool(false),
         _ => {}
     }
-    if let Ok(number) = text.parse::<i64>()
-        && number.to_string() == text
-    {
-        return number.into();
-    }
-    if text.starts_with('{')
-        && let Ok(object) = serde_json::from_str::<Map<String, Value>>(text)
-    {
-        return Value::Object(object);
-    }
-    Value::String(text.to_owned())
+    let is_json = match text.as_bytes() {
+        [b'{' | b'[' | b'"', ..] => true,
+        // `007` and a commit such as `12e34` are text; only what reads back as it was is a number.
+        _ => text.parse::<i64>().is_ok_and(|number| number.to_string() == text) || is_decimal(text),
+    };
+    let value = is_json.then(|| serde_json::from_str(text).ok()).flatten();
+    value.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// Whether `text` is a number with digits on both sides of a point.
+fn is_decimal(text: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.strip_prefix('-').unwrap_or(text);
+    number.split_once('.').is_some_and(|(whole, rest)| digits(whole) && digits(rest))
 }
 
 fn clean_value(value: &mut Value, longest: usize) {
@@ -205,13 +256,18 @@ mod tests {
             ("810\n", json!(810)),
             ("-3", json!(-3)),
             ("007", json!("007")),
-            ("1.5", json!("1.5")),
+            ("1.5", json!(1.5)),
+            ("-0.25", json!(-0.25)),
+            ("1.2.3", json!("1.2.3")),
+            ("12e4567", json!("12e4567")),
+            ("\"quoted\"", json!("quoted")),
             ("true", json!(true)),
             ("True", json!("True")),
             ("  \n", Value::Null),
             ("{\"a\":1}", json!({"a": 1})),
             ("{broken", json!("{broken")),
-            ("[1]", json!("[1]")),
+            ("[1, \"a\"]", json!([1, "a"])),
+            ("[broken", json!("[broken")),
             ("main\n", json!("main")),
         ];
         for (output, value) in cases {
@@ -253,10 +309,13 @@ mod tests {
                 field("bad name", json!(1)),
                 field(&"x".repeat(65), json!(1)),
             ],
+            git: None,
         }
         .cleaned(&limits);
-        assert_eq!(cleaned.len(), 2);
+        assert_eq!(cleaned.len(), 3);
         assert_eq!(cleaned.fields[0].value, json!("a[2Jb"));
+        assert!(cleaned.fields[0].error.is_some(), "a cut is told");
+        assert_eq!((cleaned.fields[2].name.as_str(), cleaned.fields[2].error.is_some()), (DROPPED, true));
         assert_eq!(cleaned.fields[0].description, "[31md");
         assert_eq!((&cleaned.fields[1].value, cleaned.fields[1].error.is_some()), (&Value::Null, true));
     }

@@ -1,7 +1,7 @@
 //! Collects metadata in a workspace: runs the metadata tasks of its Taskfile, or asks git when there is none.
 //!
-//! With `task` installed, one process evaluates all fields in parallel, so that variables they share are computed
-//! once. Without it, plain commands are run by a shell and the others say what they need. What the commands may do is for
+//! Each field is evaluated by a process of its own, so that one that is slow or fails costs no other. Without `task`,
+//! plain commands are run by a shell and the others say what they need. What the commands may do is for
 //! [`TaskfileCommands`] to say.
 
 use std::collections::VecDeque;
@@ -18,10 +18,10 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::prefixed::{Outcome, outcomes};
+use super::prefixed::Outcome;
 use super::sandbox::{ScratchDir, TaskfileCommands};
 use super::taskfile::{self, MetaTask};
-use super::{Field, Metadata, NO_DESCRIPTION, typed_value};
+use super::{Field, GitFacts, Metadata, NO_DESCRIPTION, typed_value};
 use crate::sys;
 
 /// Deepest chain of Taskfiles that include one another, and most of them.
@@ -57,6 +57,18 @@ pub(crate) enum Told {
     NotRun(String),
 }
 
+impl Told {
+    /// The fields, with what git says beside them.
+    pub(crate) fn metadata(self, git: Option<GitFacts>) -> Metadata {
+        let metadata = match self {
+            Self::Fields(metadata) => metadata,
+            Self::NoTaskfile => Metadata::default(),
+            Self::NotRun(reason) => Metadata::default().with_taskfile_not_run(reason),
+        };
+        Metadata { git, ..metadata }
+    }
+}
+
 /// Where and how the commands of one collection run.
 #[derive(Debug)]
 struct Ground<'a> {
@@ -76,12 +88,8 @@ struct Finished {
 impl Runner {
     /// The metadata right now; whatever goes wrong costs the field it concerns.
     pub async fn collect(&self) -> Metadata {
-        let metadata = match self.taskfile_fields().await {
-            Told::Fields(metadata) => metadata,
-            Told::NoTaskfile => self.git_fields().await,
-            Told::NotRun(reason) => self.git_fields().await.with_taskfile_not_run(reason),
-        };
-        metadata.cleaned(&self.limits)
+        let (told, git) = tokio::join!(self.taskfile_fields(), self.git_facts());
+        told.metadata(Some(git)).cleaned(&self.limits)
     }
 
     /// What the Taskfile says. One that cannot be read says nothing.
@@ -111,13 +119,15 @@ impl Runner {
         let path = self.directory.join(name);
         let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(&self.directory);
         let ground = Ground { directory, scratch: scratch.as_ref() };
-        let outcomes = match &self.task_program {
-            Some(program) => self.run_with_task(program, &path, &ground, &tasks).await,
-            None => in_turn(tasks.iter().map(|task| self.run_plain(&ground, task))).await,
+        let until = tokio::time::Instant::now() + self.time();
+        let late = || Outcome::Error(format!("took longer than {} ms", self.time().as_millis()));
+        let run = async |task| {
+            let run = tokio::time::timeout_at(until, self.run(&path, &ground, task)).await;
+            run.unwrap_or_else(|_| late())
         };
-        Told::Fields(Metadata {
-            fields: tasks.into_iter().zip(outcomes).map(|(task, outcome)| field(task, outcome)).collect(),
-        })
+        let outcomes = in_turn(tasks.iter().map(run)).await;
+        let fields = tasks.into_iter().zip(outcomes).map(|(task, outcome)| field(task, outcome)).collect();
+        Told::Fields(Metadata { fields, git: None })
     }
 
     /// The directory Taskfiles must be in, and the names to look for there.
@@ -134,38 +144,19 @@ impl Runner {
         }
     }
 
-    async fn run_with_task(
-        &self,
-        program: &Path,
-        taskfile: &Path,
-        ground: &Ground<'_>,
-        tasks: &[MetaTask],
-    ) -> Vec<Outcome> {
-        let shared: Vec<&str> =
-            tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
-        let mut together = VecDeque::new();
-        if !shared.is_empty() {
-            let names = ["--output", "prefixed", "--parallel"].iter().chain(&shared);
-            let command = self.command(ground, program.as_os_str(), &task_arguments(taskfile, names));
-            together = match self.finish(command).await {
-                Ok(done) => outcomes(&shared, &done.stdout, &done.stderr, done.success).into(),
-                Err(reason) => shared.iter().map(|_| Outcome::Error(reason.clone())).collect(),
-            };
-        }
-        // What has a prefix of its own, or may have been dropped when another field failed, is run alone.
-        let alone = tasks.iter().map(|task| {
-            let known = if task.alone { None } else { together.pop_front() };
-            async move {
-                match known {
-                    Some(outcome) if outcome != Outcome::Unclear => outcome,
-                    _ => {
-                        let arguments = task_arguments(taskfile, [&task.name]);
-                        self.outcome_of(self.command(ground, program.as_os_str(), &arguments)).await
-                    }
-                }
+    async fn run(&self, taskfile: &Path, ground: &Ground<'_>, task: &MetaTask) -> Outcome {
+        match &self.task_program {
+            Some(program) => {
+                let arguments = task_arguments(taskfile, [&task.name]);
+                self.outcome_of(self.command(ground, program.as_os_str(), &arguments)).await
             }
-        });
-        in_turn(alone).await
+            None => self.run_plain(ground, task).await,
+        }
+    }
+
+    /// Time for all fields. It ends before those who ask give up, so that what is slow does not hide the others.
+    fn time(&self) -> Duration {
+        Duration::from_millis(self.limits.fleet_metadata_agent_ms / 6 * 5)
     }
 
     async fn run_plain(&self, ground: &Ground<'_>, task: &MetaTask) -> Outcome {
@@ -204,7 +195,7 @@ impl Runner {
     }
 
     /// Branch, commit and state of the working tree.
-    async fn git_fields(&self) -> Metadata {
+    async fn git_facts(&self) -> GitFacts {
         let git = |arguments: &'static [&'static str]| {
             let mut command = Command::new("git");
             command.args(arguments).current_dir(&self.directory).env("GIT_OPTIONAL_LOCKS", "0");
@@ -218,16 +209,16 @@ impl Runner {
         let text = |done: Result<Finished, String>| {
             done.ok().filter(|done| done.success).map(|done| done.stdout.trim().to_owned())
         };
-        git_metadata(
-            text(branch).as_deref(),
-            text(sha).as_deref(),
-            text(changes).map(|list| !list.is_empty()),
-        )
+        GitFacts {
+            branch: text(branch).filter(|branch| !branch.is_empty()),
+            sha: text(sha).filter(|sha| !sha.is_empty()),
+            dirty: text(changes).map(|list| !list.is_empty()),
+        }
     }
 
     /// Runs a process to its end, or to the end of its time.
     async fn finish(&self, mut command: Command) -> Result<Finished, String> {
-        let time = Duration::from_millis(self.limits.fleet_metadata_field_ms);
+        let time = Duration::from_millis(self.limits.fleet_metadata_field_ms).min(self.time());
         let most = self.limits.fleet_metadata_bytes;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let is_supervised = matches!(self.commands, TaskfileCommands::Confined(_));
@@ -259,33 +250,6 @@ impl Runner {
             }
         }
     }
-}
-
-/// The fields that need nothing but git.
-pub fn git_metadata(branch: Option<&str>, sha: Option<&str>, dirty: Option<bool>) -> Metadata {
-    let field = |name: &str, value: Value, description: &str, include_in_list| Field {
-        name: name.to_owned(),
-        value,
-        error: None,
-        description: description.to_owned(),
-        include_in_list,
-    };
-    let mut fields = Vec::new();
-    if let Some(branch) = branch.filter(|branch| !branch.is_empty()) {
-        fields.push(field("git_branch", branch.into(), "The branch that is checked out", true));
-    }
-    if let Some(sha) = sha.filter(|sha| !sha.is_empty()) {
-        fields.push(field("git_sha", sha.into(), "The commit that is checked out", false));
-    }
-    if let Some(dirty) = dirty {
-        fields.push(field(
-            "git_dirty",
-            dirty.into(),
-            "Whether there are changes that are not committed",
-            false,
-        ));
-    }
-    Metadata { fields }
 }
 
 /// The field a task and its outcome make.

@@ -28,7 +28,9 @@ impl ProcessId {
     }
 }
 
-pub(crate) use imp::{Handle, Watch, kill_descendants, kill_marked, marked, terminate_descendants};
+pub(crate) use imp::{
+    Handle, Watch, kill_descendants, kill_marked, locks_of_group, marked, terminate_descendants,
+};
 
 #[cfg(target_os = "linux")]
 mod imp {
@@ -66,6 +68,17 @@ mod imp {
     fn all() -> impl Iterator<Item = u32> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
+    }
+
+    /// Lock files that processes of the group led by `leader` have open.
+    pub(crate) fn locks_of_group(leader: Option<u32>) -> Vec<std::path::PathBuf> {
+        let Some(group) = leader.map(|leader| leader.to_string()) else { return Vec::new() };
+        let members = all().filter(|pid| stat_field(*pid, 2).as_ref() == Some(&group));
+        let files = members.flat_map(|pid| {
+            let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+            files.filter_map(|file| std::fs::read_link(file.path()).ok())
+        });
+        files.filter(|file| file.extension().is_some_and(|extension| extension == "lock")).collect()
     }
 
     fn carries(pid: u32, setting: &str) -> bool {
@@ -199,6 +212,10 @@ mod imp {
     }
 
     pub(crate) fn marked(_: &str) -> Vec<(u32, String)> {
+        Vec::new()
+    }
+
+    pub(crate) fn locks_of_group(_: Option<u32>) -> Vec<std::path::PathBuf> {
         Vec::new()
     }
 

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use crewkit_fleet::AnyFleet;
 use crewkit_fleet::backend::coder::Profiles;
+use crewkit_fleet::equip::FleetDrift;
 use crewkit_fleet::kit::{Drift, Equipped, Kit, KitError, KitFile, KitPlace};
 use crewkit_testkit::coder::{Fault, Kind, Profile, SimCoder, Trouble};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::support::{CoderFleet, checked, fleet, json as to_json, named, new_agent, patient};
 
@@ -110,9 +111,19 @@ impl World {
     }
 
     async fn call(&self, tool: &str, arguments: Value) -> Value {
-        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let fleet = AnyFleet::Coder(Box::new(self.fleet.clone()));
-        fleet.call(tool, arguments).await.unwrap_or_else(|error| to_json(&error.body()))
+        let answer = match tool {
+            "equip_agents" => {
+                let input = serde_json::from_value(arguments).unwrap();
+                fleet.equip_agents(input).await.map(|report| to_json(&report))
+            }
+            "fleet_drift" => {
+                let input = serde_json::from_value(arguments).unwrap();
+                fleet.fleet_drift(input).await.map(|report| to_json(&report))
+            }
+            other => panic!("{other} is not called here"),
+        };
+        answer.unwrap_or_else(|error| to_json(&error.body()))
     }
 
     /// The row of one agent after it was equipped.
@@ -328,7 +339,7 @@ async fn a_workspace_that_cannot_be_reached_is_reported_and_the_others_are_done(
     assert_eq!(world.tree("d-good").len(), 3);
 
     let none = fleet(&world.sim, |_| {});
-    let error = AnyFleet::Coder(Box::new(none)).call("fleet_drift", Map::new()).await.unwrap_err();
+    let error = AnyFleet::Coder(Box::new(none)).fleet_drift(FleetDrift::default()).await.unwrap_err();
     assert_eq!(error.detail("reason"), Some(&json!("no_kit")));
 }
 

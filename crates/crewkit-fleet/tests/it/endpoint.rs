@@ -85,55 +85,34 @@ async fn a_command_that_never_ends_is_ended_with_its_children() {
     panic!("the child of a command that took too long is still there");
 }
 
-/// A stand-in for `task`: prefixes lines, merges error output, and counts how often it is started.
+/// A stand-in for `task`: prints the name of the last task it is given, or fails, or takes for ever.
 const FAKE_TASK: &str = r#"#!/bin/sh
-echo started >> "$(dirname "$0")/starts"
-prefixed=; file=; names=
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --output) prefixed=1; shift ;;
-    --taskfile) file=$2; shift ;;
-    --*) ;;
-    *) names="$names $1" ;;
-  esac
-  shift
-done
-code=0
-for name in $names; do
-  line="value of $name"
-  [ "$name" = fails ] && { echo "[fails] half"; echo "task: Failed to run task \"fails\": exit status 3" >&2; code=201; continue; }
-  [ "$name" = dropped ] && [ -n "$prefixed" ] && continue
-  if [ -n "$prefixed" ]; then echo "[$name] $line"; else echo "$line"; fi
-done
-exit $code
+for name in "$@"; do :; done
+case "$name" in
+  fails) echo half >&2; exit 3 ;;
+  slow) while :; do sleep 1; done ;;
+  *) echo "value of $name" ;;
+esac
 "#;
 
 #[tokio::test]
-async fn one_task_process_serves_all_fields_that_can_share_it() {
+async fn a_field_that_fails_or_is_slow_costs_no_other() {
     use std::os::unix::fs::PermissionsExt;
     let home = tempfile::tempdir().unwrap();
     let task = home.path().join("bin/task");
     write(task.clone(), FAKE_TASK);
     std::fs::set_permissions(&task, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let field = |name: &str, more: &str| {
-        format!("  {name}: {{meta: {{include_in_list: true}}, cmds: ['x']{more}}}\n")
-    };
-    let starts = || std::fs::read_to_string(home.path().join("bin/starts")).unwrap().lines().count();
-
-    let text = format!("version: '3'\ntasks:\n{}{}{}", field("a", ""), field("b", ""), field("c", ""));
-    write(home.path().join("work/Taskfile.yml"), &text);
-    let work = home.path().join("work");
-    let fields = runner(&work, Some(task.clone())).collect().await.for_list();
-    assert_eq!(Value::from(fields), json!({"a": "value of a", "b": "value of b", "c": "value of c"}));
-    assert_eq!(starts(), 1);
-
-    let text = text + &field("own", ", prefix: zzz") + &field("fails", "") + &field("dropped", "");
-    write(home.path().join("work/Taskfile.yml"), &text);
-    let fields = runner(&work, Some(task)).collect().await.in_full();
-    assert_eq!(fields["own"]["value"], "value of own", "a prefix of its own gets a process of its own");
-    assert_eq!(fields["fails"]["error"], "half\nexit status 3");
-    assert_eq!(fields["dropped"]["value"], "value of dropped", "what may not have run is run again");
-    assert_eq!(starts(), 1 + 3);
+    let field = |name: &str| format!("  {name}: {{meta: {{include_in_list: true}}, cmds: ['x']}}\n");
+    let fields: String = ["a", "fails", "slow", "b", "a b"].map(field).concat();
+    write(home.path().join("work/Taskfile.yml"), &format!("version: '3'\ntasks:\n{fields}"));
+    let mut runner = runner(&home.path().join("work"), Some(task));
+    runner.limits.fleet_metadata_field_ms = 60_000;
+    runner.limits.fleet_metadata_agent_ms = 3_000;
+    let fields = runner.collect().await.in_full();
+    assert_eq!((&fields["a"]["value"], &fields["b"]["value"]), (&json!("value of a"), &json!("value of b")));
+    assert_eq!(fields["fails"]["error"], "half");
+    assert!(fields["slow"]["error"].as_str().unwrap().starts_with("took longer than 2500 ms"), "{fields:?}");
+    assert!(fields["dropped_fields"]["error"].as_str().unwrap().contains("`a b`"), "{fields:?}");
 }
 
 #[tokio::test]
@@ -156,7 +135,7 @@ async fn the_endpoint_answers_in_the_form_fleets_read() {
         assert_eq!(
             answer,
             json!({"data": {"n": {"value": 7, "error": null, "schema": {"description": "Number", "include_in_list": true}}},
-                "meta": {"version": "1.0"}})
+                "meta": {"version": "1.0"}, "git": {"branch": null, "sha": null, "dirty": null}})
         );
     }
     let ran = std::fs::read_to_string(home.path().join("ran")).unwrap().lines().count();

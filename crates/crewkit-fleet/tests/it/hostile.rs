@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crewkit_fleet::metadata::sandbox::Sandbox;
 use crewkit_fleet::model::{CreateAgent, ListAgents, WaitForAgent};
-use serde_json::json;
 
 use super::local::{World, git};
 use super::support::{checked, json as to_json, named};
@@ -25,8 +24,8 @@ fn fifo(path: &Path) {
 /// A fleet whose git may take longer than this test does.
 async fn world() -> World {
     World::with(|options| {
-        options.driver = Some("fake".to_owned());
-        let environment = options.environment.clone();
+        options.settings.driver = Some("fake".to_owned());
+        let environment = options.settings.run.environment.clone();
         options.git = crewkit_fleet::backend::local::git::Git::new("git", environment, LATE * 2);
     })
     .await
@@ -90,7 +89,7 @@ async fn a_worktree_full_of_traps_neither_holds_up_the_end_of_the_server_nor_lis
     let list = in_time("a list", world.fleet.list_agents(ListAgents::default())).await.unwrap();
     let good =
         to_json(&list)["agents"].as_array().unwrap().iter().find(|agent| agent["name"] == "good").cloned();
-    assert_eq!(good.unwrap()["metadata"]["git_branch"], "crewkit/good");
+    assert_eq!(good.unwrap()["git"]["branch"], "crewkit/good");
     in_time("the end", world.fleet.backend().shutdown()).await;
 }
 
@@ -157,10 +156,10 @@ async fn without_confinement_a_taskfile_is_not_run() {
         format!("tasks:\n  x: {{meta: {{include_in_list: true}}, cmds: ['touch {}']}}\n", proof.display());
     std::fs::write(workspace.join("Taskfile.yml"), taskfile).unwrap();
     let shown = world.fleet.show_agent(named("papi")).await.unwrap().agent;
-    assert_eq!(shown.metadata["git_branch"]["value"], "crewkit/papi");
+    assert_eq!(shown.git.unwrap().branch.as_deref(), Some("crewkit/papi"));
     assert_eq!(shown.metadata["taskfile"]["error"], "nothing here can confine its commands");
     let list = to_json(&world.fleet.list_agents(ListAgents::default()).await.unwrap());
-    assert_eq!(list["agents"][0]["metadata"], json!({"git_branch": "crewkit/papi"}));
+    assert_eq!(list["agents"][0]["git"]["branch"], "crewkit/papi");
     assert!(!proof.exists());
 }
 
@@ -283,7 +282,7 @@ async fn the_first_agent_of_a_project_says_what_will_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_metadata_commands_of_a_killed_server_left_is_removed() {
     let world = World::with(|options| {
-        options.driver = Some("fake".to_owned());
+        options.settings.driver = Some("fake".to_owned());
         let scratch = options.home.join("scratch");
         options.taskfile_sandbox =
             Ok(Sandbox { helper: vec!["false".into()], environment: Vec::new(), scratch });

@@ -71,8 +71,9 @@ async fn the_suite_holds_on_a_real_coder() {
         names: std::sync::Mutex::default(),
     };
     let work = async {
-        suite::bad_requests(&live).await;
-        tokio::time::timeout(Duration::from_hours(1), suite::life_of_an_agent(&live)).await.unwrap();
+        Box::pin(suite::bad_requests(&live)).await;
+        let whole = Box::pin(suite::life_of_an_agent(&live));
+        tokio::time::timeout(Duration::from_hours(1), whole).await.unwrap();
     };
     // Whatever goes wrong, what was made here is deleted.
     let outcome = std::panic::AssertUnwindSafe(work).catch_unwind().await;

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crewkit_agent::driver::{Format, ProcessDriver, Stdin};
-use crewkit_agent::{Engine, Options};
+use crewkit_agent::{Engine, Options, RunSettings};
 use crewkit_core::Limits;
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::held;
 use crewkit_fleet::backend::local::role::RoleConfig;
-use crewkit_fleet::backend::local::{Local, LocalOptions, ProjectConfig};
+use crewkit_fleet::backend::local::{FleetSettings, Local, LocalOptions, ProjectConfig};
 use crewkit_fleet::equip::{Choice, EquipOrder};
 use crewkit_fleet::kit::{Drift, Equipped, Kit, KitError, KitFile, KitPlace};
 use crewkit_fleet::model::{CreateAgent, ListAgents, LogQuery, TaskStatus, WaitForAgent};
@@ -63,7 +63,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        Self::with(|options| options.driver = Some("fake".to_owned())).await
+        Self::with(|options| options.settings.driver = Some("fake".to_owned())).await
     }
 
     pub(crate) async fn with(adjust: impl FnOnce(&mut LocalOptions)) -> Self {
@@ -79,10 +79,11 @@ impl World {
         let environment = vec![("PATH".into(), path), ("HOME".into(), dir.clone().into_os_string())];
         let command = Git::new("git", environment.clone(), Duration::from_mins(1));
         let mut options = LocalOptions::new(dir.join("home/fleet"), command);
-        options.projects = vec![ProjectConfig { path: repository, ..ProjectConfig::default() }];
-        options.environment = environment;
+        options.settings.projects = vec![ProjectConfig { path: repository, ..ProjectConfig::default() }];
+        let run = Arc::make_mut(&mut options.settings.run);
+        run.environment = environment;
         options.shim = shim();
-        options.drivers.push(ProcessDriver {
+        run.drivers.push(ProcessDriver {
             name: "fake".to_owned(),
             command: ["sh", "-c", FAKE].map(Into::into).into(),
             stdin: Stdin::Contract,
@@ -106,8 +107,16 @@ impl World {
         Self { root, fleet, engine, options }
     }
 
+    pub(crate) fn settings(&self) -> FleetSettings {
+        self.options.settings.clone()
+    }
+
+    pub(crate) fn run_settings(&self) -> Arc<RunSettings> {
+        Arc::clone(&self.options.settings.run)
+    }
+
     pub(crate) fn repository(&self) -> PathBuf {
-        self.options.projects[0].path.clone()
+        self.options.settings.projects[0].path.clone()
     }
 
     pub(crate) async fn create(&self, name: &str, spec: &str) {
@@ -141,7 +150,7 @@ impl World {
     }
 
     /// Processes that carry the mark of this fleet's tasks.
-    fn processes(&self) -> Vec<String> {
+    pub(crate) fn processes(&self) -> Vec<String> {
         let home = self.options.home.to_string_lossy().into_owned();
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -154,9 +163,24 @@ impl World {
         found
     }
 
+    /// Waits until a process holds the agent's task.
+    pub(crate) async fn until_held(&self, name: &str) {
+        self.until(name, "busy").await;
+        let id = self.fleet.show_agent(named(name)).await.unwrap().agent.workspace_id;
+        let tasks = self.options.home.join("tasks").join(id);
+        let is_held = || {
+            let mut dirs = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+            dirs.any(|dir| dir.path().join("shim.json").exists())
+        };
+        while !is_held() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// What the agent said of each task, or was told, and how it ended; newest first.
     async fn history(&self, name: &str) -> Vec<(String, TaskStatus)> {
         let tasks = self.fleet.show_agent_task_history(history(name)).await.unwrap().tasks;
-        tasks.into_iter().map(|task| (task.summary, task.status)).collect()
+        tasks.into_iter().map(|task| (task.message, task.status)).collect()
     }
 }
 
@@ -223,8 +247,12 @@ async fn without_any_set_up_an_agent_rehearses_and_leaves_history_log_and_metada
     world.create("papi", "Describe the project").await;
     world.until("papi", "idle").await;
     let shown = world.fleet.show_agent(named("papi")).await.unwrap().agent;
-    assert_eq!(shown.metadata["git_branch"]["value"], "crewkit/papi");
-    assert_eq!(shown.metadata["git_dirty"]["value"], false);
+    let git = shown.git.unwrap();
+    assert_eq!((git.branch.as_deref(), git.dirty), (Some("crewkit/papi"), Some(false)));
+    assert!(
+        shown.metadata.is_empty() && shown.metadata_count == 0,
+        "without a Taskfile there is no metadata"
+    );
     assert!(world.workspace("papi").join("README.md").exists());
     let tasks = world.history("papi").await;
     assert_eq!((tasks.len(), tasks[0].1), (1, TaskStatus::Completed), "{tasks:?}");
@@ -255,9 +283,9 @@ async fn the_next_task_knows_of_the_one_before_and_failures_are_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_ends_with_the_time_of_its_role_and_leaves_nothing() {
     let world = World::with(|options| {
-        options.driver = Some("fake".to_owned());
+        options.settings.driver = Some("fake".to_owned());
         let role = RoleConfig { name: "coder".into(), max_seconds: Some(1), ..RoleConfig::default() };
-        options.roles = vec![role];
+        options.settings.roles = vec![role];
     })
     .await;
     world.create("papi", "slowly count").await;
@@ -280,9 +308,8 @@ async fn deletion_keeps_the_work_and_says_where() {
     refused(ErrorKind::NotFound, world.fleet.show_agent(named("papi")).await);
     world.create("papi", "again").await;
     world.until("papi", "idle").await;
-    let branch =
-        world.fleet.show_agent(named("papi")).await.unwrap().agent.metadata["git_branch"]["value"].clone();
-    assert_eq!(branch, "crewkit/papi-2");
+    let branch = world.fleet.show_agent(named("papi")).await.unwrap().agent.git.unwrap().branch;
+    assert_eq!(branch.as_deref(), Some("crewkit/papi-2"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -292,7 +319,7 @@ async fn busy_agents_outlive_the_server_and_a_stop_leaves_nothing() {
     world.create("sony", "be stubborn").await;
     world.create("ann", "be quick").await;
     for name in ["papi", "sony"] {
-        world.until(name, "busy").await;
+        world.until_held(name).await;
     }
     world.until("ann", "idle").await;
     let world = world.reopen().await;
@@ -311,7 +338,7 @@ async fn busy_agents_outlive_the_server_and_a_stop_leaves_nothing() {
 async fn what_ended_while_no_server_ran_is_told_when_one_does() {
     let world = World::new().await;
     world.create("papi", "work slowly").await;
-    world.until("papi", "busy").await;
+    world.until_held("papi").await;
     let World { root, fleet, engine, options } = world;
     fleet.backend().shutdown().await;
     drop(fleet);
@@ -356,8 +383,8 @@ fn a_workspace_that_was_half_made_is_made_once_the_git_of_the_dead_server_has_en
             std::fs::create_dir_all(&options.home).unwrap();
             std::fs::write(&script, SLOW_GIT).unwrap();
             std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-            options.git = Git::new(script, options.environment.clone(), Duration::from_mins(1));
-            options.driver = Some("fake".to_owned());
+            options.git = Git::new(script, options.settings.run.environment.clone(), Duration::from_mins(1));
+            options.settings.driver = Some("fake".to_owned());
         })
         .await;
         let beside = world.options.home.join("..");
@@ -403,7 +430,7 @@ fn only_entry(dir: &Path) -> PathBuf {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_beyond_the_limit_wait_and_get_their_turn() {
     let world = World::with(|options| {
-        options.driver = Some("fake".to_owned());
+        options.settings.driver = Some("fake".to_owned());
         options.limits = Arc::new(Limits { fleet_tasks_active: 1, ..Limits::default() });
     })
     .await;
@@ -411,7 +438,8 @@ async fn tasks_beyond_the_limit_wait_and_get_their_turn() {
     world.until("first", "busy").await;
     world.create("second", "be quick").await;
     let waiting = world.fleet.show_agent(named("second")).await.unwrap().agent;
-    assert_eq!(waiting.status.as_str(), "pending");
+    assert_eq!(waiting.status.as_str(), "busy");
+    assert_eq!(world.history("second").await[0].1, TaskStatus::Pending);
     world.fleet.stop_agent_task(named("first")).await.unwrap();
     world.until("second", "idle").await;
     assert_eq!(world.history("second").await[0].1, TaskStatus::Completed);
@@ -431,7 +459,7 @@ async fn an_agent_that_used_up_its_tokens_gets_no_more_tasks() {
 
 /// A kit that writes one file, remembers what it was asked, and fails where it is told to.
 #[derive(Debug, Default)]
-struct OneFile {
+pub(crate) struct OneFile {
     content: Mutex<String>,
     fails_in: Mutex<Option<String>>,
     /// The snapshot of a deployment that is to be completed.
@@ -496,9 +524,9 @@ async fn equipped_world() -> (World, Arc<OneFile>) {
     "one".clone_into(&mut kit.content.lock().unwrap());
     let passed: Arc<dyn Kit> = Arc::clone(&kit) as Arc<dyn Kit>;
     let world = World::with(|options| {
-        options.driver = Some("fake".to_owned());
-        options.kit = Some(passed);
-        options.roles = vec![RoleConfig {
+        options.settings.driver = Some("fake".to_owned());
+        options.settings.kit = Some(passed);
+        options.settings.roles = vec![RoleConfig {
             name: "tester".into(),
             profile: Some("tests".into()),
             ..RoleConfig::default()

@@ -218,11 +218,11 @@ async fn without_a_taskfile_git_and_the_reports_speak() {
         workspace.report(5, "working", "x", "https://git.example/o/r/pull/7");
         world.add_agent("no-terminal").report(5, "working", "x", "https://git.example/o/r/pull/8");
     }
-    let metadata = shown(&fleet, "papi").await["metadata"].take();
-    assert_eq!(metadata["git_branch"]["value"], "feature/it's");
-    assert_eq!(metadata["git_sha"]["value"].as_str().unwrap().len(), 40);
-    assert_eq!(metadata["git_dirty"]["value"], true);
-    assert_eq!(metadata["pull_request_url"]["value"], "https://git.example/o/r/pull/7");
+    let agent = shown(&fleet, "papi").await;
+    assert_eq!(agent["git"]["branch"], "feature/it's");
+    assert_eq!(agent["git"]["sha"].as_str().unwrap().len(), 40);
+    assert_eq!(agent["git"]["dirty"], true);
+    assert_eq!(agent["metadata"]["pull_request_url"]["value"], "https://git.example/o/r/pull/7");
     let metadata = shown(&fleet, "no-terminal").await["metadata"].take();
     assert_eq!(metadata.as_object().unwrap().len(), 1);
 }
@@ -374,6 +374,11 @@ async fn values_are_cut_and_cleaned() {
     }));
     let metadata = shown(&fleet, "papi").await["metadata"].take();
     assert_eq!(metadata["long"]["value"].as_str().unwrap().len(), 8 * 1024);
+    assert!(
+        metadata["long"]["error"].as_str().unwrap().starts_with("cut from 20000 to 8192 bytes"),
+        "{metadata}"
+    );
     assert_eq!(metadata["escape"]["value"], "a[2Jbc");
-    assert_eq!(metadata.as_object().unwrap().len(), 2);
+    assert!(metadata["dropped_fields"]["error"].as_str().unwrap().contains("`bad name!`"), "{metadata}");
+    assert_eq!(metadata.as_object().unwrap().len(), 3);
 }

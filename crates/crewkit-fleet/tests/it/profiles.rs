@@ -212,7 +212,11 @@ async fn the_backend_says_what_it_found() {
 #[tokio::test]
 async fn an_empty_task_is_refused_before_coder_is_asked() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
-    let empty = StartTask { agent_name: "papi".to_owned(), task_description: " \n".to_owned() };
+    let empty = StartTask {
+        agent_name: "papi".to_owned(),
+        task_description: " \n".to_owned(),
+        ..StartTask::default()
+    };
     refused(ErrorKind::BadRequest, fleet.start_agent_task(empty).await);
     assert_eq!(sim.requests(), []);
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use crewkit_core::Secret;
 use crewkit_fleet::AnyFleet;
 use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings, SettingsError};
+use crewkit_fleet::equip::{EquipAgents, FleetDrift};
 use crewkit_fleet::model::{ListAgents, ListRoles, LogQuery};
 use crewkit_fleet::time::Clock;
 use crewkit_testkit::coder::{Fault, Kind, Profile, Trouble};
-use serde_json::{Map, Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::coder_kit::Shelf;
@@ -58,16 +58,12 @@ async fn everything(fixture: &Fixture) -> String {
     say!(fleet.start_agent_task(start("papi", "x")));
     say!(fleet.stop_agent_task(named("papi")));
     let any = AnyFleet::Coder(Box::new(fleet.clone()));
-    let whom = |more: Value| {
-        let Value::Object(mut arguments) = more else { panic!("arguments are an object") };
-        arguments.insert("agent_name".to_owned(), "papi".into());
-        arguments
-    };
-    say!(any.call("equip_agents", whom(json!({}))));
-    say!(any.call("fleet_drift", whom(json!({}))));
-    say!(any.call("equip_agents", whom(json!({"profile": "no such profile"}))));
-    say!(any.call("equip_agents", whom(json!({"rollback": true}))));
-    say!(any.call("fleet_drift", Map::new()));
+    let papi = || EquipAgents { agent_name: Some("papi".to_owned()), ..EquipAgents::default() };
+    say!(any.equip_agents(papi()));
+    say!(any.fleet_drift(FleetDrift { agent_name: Some("papi".to_owned()), project: None }));
+    say!(any.equip_agents(EquipAgents { profile: Some("no such profile".to_owned()), ..papi() }));
+    say!(any.equip_agents(EquipAgents { rollback: Some(true), ..papi() }));
+    say!(any.fleet_drift(FleetDrift::default()));
     say!(fleet.show_agent(named("papi")));
     say!(fleet.restart_agent(named("papi")));
     say!(fleet.list_agent_projects());

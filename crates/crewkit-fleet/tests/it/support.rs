@@ -71,7 +71,7 @@ pub(crate) fn new_agent(name: &str) -> CreateAgent {
 }
 
 pub(crate) fn start(name: &str, task: &str) -> StartTask {
-    StartTask { agent_name: name.to_owned(), task_description: task.to_owned() }
+    StartTask { agent_name: name.to_owned(), task_description: task.to_owned(), ..StartTask::default() }
 }
 
 pub(crate) fn history(name: &str) -> TaskHistoryQuery {
@@ -95,7 +95,7 @@ pub(crate) fn json(value: &impl Serialize) -> Value {
 /// Checks an answer against the published schema of its tool, which is closed, and hands it on.
 #[track_caller]
 pub(crate) fn checked<T: Serialize>(tool: &str, answer: T) -> T {
-    let schema = crewkit_fleet::schema::of(tool).unwrap_or_else(|| panic!("{tool} has no schema"));
+    let schema = crate::schema::of(tool).unwrap_or_else(|| panic!("{tool} has no schema"));
     valid(&serde_json::from_str(schema.output).unwrap(), &json(&answer));
     answer
 }

@@ -15,9 +15,9 @@ use super::sse::Events;
 use super::wire::{AgentMetadatum, NullableList, WorkspaceAgent};
 use super::{CoderHandle, Inner, agentapi};
 use crate::metadata::prefixed::{Outcome, outcomes};
-use crate::metadata::runner::{field, git_metadata};
+use crate::metadata::runner::field;
 use crate::metadata::taskfile::{FILE_NAMES, MetaTask, meta_tasks};
-use crate::metadata::{Field, Metadata, NO_DESCRIPTION, is_field_name, typed_value};
+use crate::metadata::{Field, GitFacts, Metadata, NO_DESCRIPTION, is_field_name, typed_value};
 
 /// Slug of the app that serves metadata.
 const APP_SLUG: &str = "fleet-mcp";
@@ -60,7 +60,7 @@ fn reported(pull_request: Option<&str>) -> Metadata {
         description: "The pull request the agent reported".to_owned(),
         include_in_list: true,
     });
-    Metadata { fields: field.into_iter().collect() }
+    Metadata { fields: field.into_iter().collect(), git: None }
 }
 
 async fn from_app(inner: &Inner, handle: &CoderHandle, until: Instant) -> Option<Metadata> {
@@ -118,7 +118,7 @@ fn agent_metadata(values: Vec<AgentMetadatum>, configured: &[String]) -> Metadat
             include_in_list: is_configured || key.starts_with(LIST_PREFIX),
         });
     }
-    Metadata { fields }
+    Metadata { fields, git: None }
 }
 
 enum Found {
@@ -138,7 +138,8 @@ struct Sight {
 
 async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) -> Option<Found> {
     let seen = sight(&pty::run(&inner.client, agent.id, &look_script(), until).await.ok()?);
-    let git = || Found::Git(git_metadata(seen.branch.as_deref(), seen.sha.as_deref(), seen.dirty));
+    let facts = GitFacts { branch: seen.branch, sha: seen.sha, dirty: seen.dirty };
+    let git = || Found::Git(Metadata { git: Some(facts.clone()), ..Metadata::default() });
     let Some(tasks) = seen.taskfile.as_deref().and_then(|text| meta_tasks(text).ok()) else {
         return Some(git());
     };
@@ -160,7 +161,7 @@ async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) ->
         };
         field(task, outcome)
     });
-    Some(Found::Taskfile(Metadata { fields: fields.collect() }))
+    Some(Found::Taskfile(Metadata { fields: fields.collect(), git: Some(facts) }))
 }
 
 /// Prints the Taskfile, whether `task` is there, and what git says.

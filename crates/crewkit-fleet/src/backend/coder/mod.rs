@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{AgentRecord, Backend, BackendInfo, Early, Interrupted, Made, Moved, NewAgent, Rows};
+use super::{AgentRecord, Backend, BackendInfo, Early, Interrupted, Made, Moved, NewAgent, Rows, TaskOrder};
 use crate::equip::{Choice, DriftReport, EquipOrder, EquipReport};
 use crate::error::FleetError;
 use crate::history::Report;
@@ -265,8 +265,12 @@ impl Backend for CoderBackend {
         self.inner.restart(agent).await
     }
 
-    async fn start_task(&self, agent: &AgentRecord<CoderHandle>, text: &str) -> Result<Task, FleetError> {
-        self.inner.start_task(agent, text).await
+    async fn start_task(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+        task: TaskOrder<'_>,
+    ) -> Result<Task, FleetError> {
+        self.inner.start_task(agent, task.text).await
     }
 
     async fn stop_task(&self, agent: &AgentRecord<CoderHandle>) -> Result<Interrupted, FleetError> {
@@ -277,8 +281,15 @@ impl Backend for CoderBackend {
         Ok(self.inner.history(agent, rows).await)
     }
 
-    async fn log(&self, agent: &AgentRecord<CoderHandle>) -> Result<Vec<LogEntry>, FleetError> {
-        self.inner.log(agent).await
+    async fn log(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+        skip: usize,
+        take: usize,
+    ) -> Result<(Vec<LogEntry>, usize), FleetError> {
+        let entries = self.inner.log(agent).await?;
+        let total = entries.len();
+        Ok((entries.into_iter().rev().skip(skip).take(take).collect(), total))
     }
 
     async fn projects(&self) -> Result<Vec<Project>, FleetError> {

@@ -67,6 +67,7 @@ impl Inner {
             uri: String::new(),
             needs_user_attention: false,
             state: "working".to_owned(),
+            phase: None,
         })
     }
 

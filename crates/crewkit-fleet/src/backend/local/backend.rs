@@ -1,22 +1,23 @@
 //! The fleet's questions and orders, answered on this machine.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crewkit_agent::EventBody;
+use crewkit_agent::{EventBody, RunSettings};
 use crewkit_core::{AgentName, AgentStatus};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::life::store_error;
 use super::options::{LOOP, REHEARSAL};
+use super::owner::{Command, NewTask, no_task};
 use super::project::{Kind, LocalProject};
 use super::prompt::headline;
-use super::record::{AgentRow, Phase, Source, TaskRow, TaskState};
-use super::store::{Change, StoreError};
-use super::work::Begin;
-use super::{Local, output, role, status};
-use crate::backend::{AgentRecord, Backend, BackendInfo, Interrupted, Made, Moved, NewAgent, Rows};
+use super::record::{AgentRow, AgentSettings, Phase, TaskRow, TaskState};
+use super::worktree::Workspace;
+use super::{Local, output, role, settings, status};
+use crate::backend::{
+    AgentRecord, Backend, BackendInfo, Interrupted, Made, Moved, NewAgent, Rows, TaskOrder,
+};
 use crate::error::FleetError;
 use crate::metadata::Metadata;
 use crate::model::{AgentKit, HistoryScope, LogEntry, LogKind, Project, Role, RoleOrigin, Task};
@@ -40,19 +41,16 @@ fn moment(ms: i64) -> Moment {
 }
 
 fn task_of(agent: &AgentRow, row: &TaskRow) -> Task {
-    let summary = match row.state {
-        TaskState::Completed => row.summary.clone().unwrap_or_else(|| headline(&row.text)),
-        TaskState::Failed => row
-            .error
-            .clone()
-            .map_or_else(|| headline(&row.text), |error| format!("{}: {error}", headline(&row.text))),
-        _ => headline(&row.text),
+    let said = match row.state {
+        TaskState::Completed => row.summary.clone(),
+        TaskState::Failed => row.error.clone(),
+        _ => None,
     };
     Task {
         id: row.id.clone(),
         agent_name: agent.name.clone(),
-        message: summary.clone(),
-        summary,
+        message: said.unwrap_or_else(|| headline(&row.text)),
+        summary: headline(&row.text),
         status: status::task_status(row.state),
         source: row.source.into(),
         created_at: moment(row.created_ms),
@@ -61,10 +59,11 @@ fn task_of(agent: &AgentRow, row: &TaskRow) -> Task {
         uri: String::new(),
         needs_user_attention: row.state == TaskState::Failed,
         state: status::state_word(row.state).to_owned(),
+        phase: status::phase(row.state),
     }
 }
 
-fn project_of(project: &LocalProject) -> Project {
+fn listed(project: &LocalProject) -> Project {
     let directory = project.path.file_name().map(|name| name.to_string_lossy().into_owned());
     let what = match project.kind {
         Kind::Repository { .. } => "git repository",
@@ -87,19 +86,34 @@ fn project_of(project: &LocalProject) -> Project {
     }
 }
 
+/// Returns an error if there is no such driver, or its program is not installed.
+pub(super) fn check_driver(run: &RunSettings, name: &str) -> Result<(), FleetError> {
+    let refused = |message: String| FleetError::bad_request(message).with("reason", "driver");
+    let driver = settings::driver(run, name).map_err(refused)?;
+    let Some(program) = driver.and_then(|driver| driver.command.first()) else { return Ok(()) };
+    let path = run.environment.iter().find(|(variable, _)| variable == "PATH");
+    let mut directories = path.map(|(_, path)| std::env::split_paths(path)).into_iter().flatten();
+    let is_installed = if program.contains('/') {
+        std::path::Path::new(program).is_file()
+    } else {
+        directories.any(|directory| directory.join(program).is_file())
+    };
+    if is_installed {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "Driver `{name}` needs the program `{program}`, which is not in PATH. Install it or use another driver"
+    )))
+}
+
 impl Local {
     fn record(&self, agent: Arc<AgentRow>, alone: bool) -> Record {
         let newest = self.shared.store.newest_task(&agent.id);
-        let evidence = status::Evidence {
-            has_directory: agent.phase != Phase::Ready || agent.path.exists(),
-            is_stopping: newest.as_ref().is_some_and(|task| self.is_stopping(task)),
-        };
-        let (word, health) = status::derive(&agent, newest.as_deref(), evidence);
-        let project = self.project(&agent.project).ok();
-        let project_name =
-            project.as_ref().map_or_else(|| "unknown".to_owned(), |project| project.name.clone());
+        let has_directory = agent.phase != Phase::Ready || agent.path.exists();
+        let (word, health) = status::derive(&agent, newest.as_deref(), has_directory);
+        let project_name = self.project_name(&agent);
         let busy = word == AgentStatus::Busy;
-        let last_task = newest.as_ref().map(|task| task_of(&agent, task).summary);
+        let last_task = newest.as_ref().map(|task| task_of(&agent, task).message);
         AgentRecord {
             name: agent.name.clone(),
             workspace_id: agent.id.clone(),
@@ -135,22 +149,27 @@ impl Local {
     }
 
     /// What carries out the tasks of an agent.
-    fn driver_for(&self, agent: &AgentRow) -> String {
-        let driver = self.role_of(agent).driver.or_else(|| self.shared.options.driver.clone());
-        driver.unwrap_or_else(|| {
-            let has_model = self.shared.engine.default_model().1.is_some();
-            if has_model { LOOP.to_owned() } else { REHEARSAL.to_owned() }
-        })
+    pub(super) fn driver_for(&self, agent: &AgentRow) -> String {
+        self.driver_with(agent, &self.run_settings(&agent.id))
     }
 
-    fn new_task(&self, agent: &AgentRow, text: &str, source: Source) -> TaskRow {
+    fn driver_with(&self, agent: &AgentRow, run: &RunSettings) -> String {
+        let fixed = agent.settings.as_ref().map(|settings| settings.driver.clone());
+        let default = || fixed.unwrap_or_else(|| self.asker.settings.driver.clone());
+        self.role_of(agent)
+            .driver
+            .or_else(default)
+            .unwrap_or_else(|| if run.models.is_empty() { REHEARSAL.to_owned() } else { LOOP.to_owned() })
+    }
+
+    pub(super) fn new_task(&self, agent: &AgentRow, new: NewTask) -> TaskRow {
         let number = self.shared.store.newest_task(&agent.id).map_or(1, |task| task.number + 1);
         TaskRow {
             id: format!("task-{}", uuid::Uuid::now_v7().simple()),
             agent: agent.id.clone(),
             number,
-            text: text.to_owned(),
-            source,
+            text: new.text,
+            source: new.source,
             driver: self.driver_for(agent),
             state: TaskState::Queued,
             run: None,
@@ -158,13 +177,14 @@ impl Local {
             reason: None,
             error: None,
             tokens: 0,
+            key: new.key,
             created_ms: self.now_ms(),
             started_ms: None,
             ended_ms: None,
         }
     }
 
-    fn check_budget(&self, agent: &AgentRow) -> Result<(), FleetError> {
+    pub(super) fn check_budget(&self, agent: &AgentRow) -> Result<(), FleetError> {
         let budget = self.shared.options.limits.fleet_agent_tokens;
         let used: u64 = self.shared.store.tasks(&agent.id).iter().map(|task| task.tokens).sum();
         if budget > 0 && used >= budget {
@@ -176,48 +196,6 @@ impl Local {
             .with("reason", "budget"));
         }
         Ok(())
-    }
-
-    /// Lets the workspace be made, and waits for it as long as a caller may be kept waiting.
-    async fn prepare_for(&self, id: &str) -> Result<bool, FleetError> {
-        let (answer, waiting) = tokio::sync::oneshot::channel();
-        let (local, id) = (self.clone(), id.to_owned());
-        self.shared.tracker.spawn(async move {
-            let prepared = local.prepare(&id).await;
-            let Err(error) = prepared else { return drop(answer.send(Ok(()))) };
-            if answer.is_closed() {
-                return local.note_failure(&id, &error).await;
-            }
-            // The caller is told that there is no agent, so there must be none.
-            if let Err(unwritten) = local.shared.store.write(vec![Change::DropAgent(id.clone())]).await {
-                tracing::error!(error = %unwritten, "an agent that could not be made could not be forgotten");
-                local.note_failure(&id, &error).await;
-            }
-            drop(answer.send(Err(error)));
-        });
-        let patience = Duration::from_millis(self.shared.options.limits.fleet_create_wait_ms);
-        match tokio::time::timeout(patience, waiting).await {
-            Ok(Ok(prepared)) => prepared.map(|()| true),
-            Ok(Err(_)) => Err(FleetError::unavailable("the server is shutting down")),
-            Err(_) => Ok(false),
-        }
-    }
-
-    /// Notes that somebody made an agent in the project, which is to trust what the project brings along. The first time
-    /// returns what that means.
-    async fn trust(&self, project: &Project) -> Option<String> {
-        let noted = self.shared.store.write(vec![Change::TrustProject(project.id.clone())]).await;
-        match noted {
-            Err(StoreError::Taken) => return None,
-            Ok(()) => {}
-            // Better said twice than never.
-            Err(error) => tracing::error!(%error, "that a project is trusted could not be noted"),
-        }
-        Some(format!(
-            "This is the first agent in project '{}': hooks and MCP servers that the project's files configure will run \
-             there as you. Delete the agent if you do not trust these files",
-            project.name
-        ))
     }
 
     async fn log_of_task(&self, row: &TaskRow) -> Vec<(EventBody, Option<Moment>)> {
@@ -235,10 +213,25 @@ impl Local {
             }
             return found;
         }
-        let Some(driver) = self.driver(&row.driver) else { return Vec::new() };
+        let run_settings = self.run_settings(&row.agent);
+        let Ok(Some(driver)) = settings::driver(&run_settings, &row.driver) else { return Vec::new() };
         let (dir, format) = (self.task_dir(row), driver.format);
         let read = tokio::task::spawn_blocking(move || output::entries(&dir, format)).await;
         read.unwrap_or_default().into_iter().map(|body| (body, None)).collect()
+    }
+}
+
+type LogText = (LogKind, String, Option<Moment>);
+
+impl Local {
+    /// What the agent was told and said about one task, oldest first.
+    async fn texts_of(&self, task: &TaskRow) -> Vec<LogText> {
+        let told = (LogKind::Input, task.text.clone(), Some(moment(task.created_ms)));
+        let said = self.log_of_task(task).await;
+        let said =
+            said.iter().filter_map(|(body, time)| Some((LogKind::Output, output::words(body)?, *time)));
+        let error = task.error.clone().map(|error| (LogKind::Output, error, task.ended_ms.map(moment)));
+        [told].into_iter().chain(said).chain(error).collect()
     }
 }
 
@@ -250,14 +243,15 @@ impl Backend for Local {
     async fn info(&self) -> BackendInfo {
         let shared = &self.shared;
         let count = |number: usize| Value::from(number);
-        let works = self.works().len();
+        let is_busy = |agent: &Arc<AgentRow>| self.open_task(&agent.id).is_some();
+        let busy = shared.store.agents().iter().filter(|agent| is_busy(agent)).count();
         let facts: Map<String, Value> = [
             ("home", Value::from(shared.options.home.display().to_string())),
             ("agents", count(shared.store.agents().len())),
-            ("tasks_open", count(works)),
+            ("tasks_open", count(busy)),
             ("tasks_active_limit", shared.options.limits.fleet_tasks_active.into()),
-            ("projects", count(self.projects_now().len())),
-            ("driver", Value::from(shared.options.driver.clone())),
+            ("projects", count(self.projects().await.len())),
+            ("driver", Value::from(self.asker.settings.driver.clone())),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -288,7 +282,7 @@ impl Backend for Local {
     async fn complete(&self, agent: &Record) -> Result<Record, FleetError> {
         let row = self.now(agent)?;
         let mut record = self.record(Arc::clone(&row), true);
-        if let (Some(kit), Some(shown), Some(state)) = (&self.shared.options.kit, &mut record.kit, &row.kit) {
+        if let (Some(kit), Some(shown), Some(state)) = (&self.asker.settings.kit, &mut record.kit, &row.kit) {
             let drift = kit.drift(self.kit_place(&row, &state.profile)).await;
             shown.drift_count = drift.ok().map(|drift| drift.count());
         }
@@ -299,7 +293,18 @@ impl Backend for Local {
         Ok(self.shared.store.named(name.as_str()).is_some())
     }
 
+    async fn created_with(&self, key: &str) -> Result<Option<Record>, FleetError> {
+        let agents = self.shared.store.agents();
+        let found = agents.into_iter().find(|agent| agent.key.as_deref() == Some(key));
+        Ok(found.map(|agent| self.record(agent, true)))
+    }
+
     async fn create(&self, new: NewAgent<'_>) -> Result<Made<Handle>, FleetError> {
+        let projects = self.projects().await;
+        let project = projects.into_iter().find(|project| project.id == new.project.id);
+        let project = project.ok_or_else(|| FleetError::unavailable("the project is gone"))?;
+        let role = new.role.map_or_else(|| "unknown".to_owned(), |role| role.name.clone());
+        let roles = role::of_project(&self.asker.settings.roles, &project.name);
         let id = uuid::Uuid::now_v7();
         let mark = id.simple().to_string();
         let directory = format!("{}-{}", new.name.as_str().to_ascii_lowercase(), &mark[24..]);
@@ -307,91 +312,96 @@ impl Backend for Local {
         let agent = AgentRow {
             id: id.to_string(),
             name: new.name.as_str().to_owned(),
-            project: new.project.id.clone(),
-            role: new.role.map_or_else(|| "unknown".to_owned(), |role| role.name.clone()),
+            project: project.id.clone(),
             spec: new.spec.to_owned(),
             phase: Phase::Preparing,
             path: self.shared.options.home.join("workspaces").join(directory),
             workspace: None,
             failure: None,
             kit: None,
+            settings: Some(AgentSettings {
+                role: roles.into_iter().find(|known| known.name == role).unwrap_or_default(),
+                driver: self.asker.settings.driver.clone(),
+                project: project.clone(),
+            }),
+            role,
+            intent: None,
+            key: new.key.map(str::to_owned),
             created_ms: now,
             updated_ms: now,
         };
-        let task = self.new_task(&agent, new.spec, Source::Human);
-        let written =
-            self.shared.store.write(vec![Change::NewAgent(agent.clone()), Change::PutTask(task)]).await;
-        written.map_err(|error| match error {
-            StoreError::Taken => FleetError::already_exists(&agent.name),
-            other => store_error(&other),
+        let run = &self.asker.settings.run;
+        check_driver(run, &self.driver_with(&agent, run))?;
+        if self.asker.configured_now().iter().all(|known| known.id != project.id) {
+            self.add_project(&project.path, None).await?;
+        }
+        self.fix_run_settings(&agent.id);
+        let first = NewTask { text: new.spec.to_owned(), source: new.source.into(), key: None };
+        let task = Box::new(self.new_task(&agent, first));
+        let is_first = self.shared.store.is_first_in(&project.id);
+        drop(self.spawn_owner(&agent.id));
+        let (recorded, asker) = (Box::new(agent.clone()), Arc::clone(&self.asker));
+        let create = |reply| Command::Create { agent: recorded, task, asker, reply };
+        let row = self.command(&agent, create).await.inspect_err(|_| {
+            if is_first {
+                self.shared.store.is_still_first_in(&project.id);
+            }
         })?;
-        let is_ready = self.prepare_for(&agent.id).await?;
-        let row = self.shared.store.agent(&agent.id).unwrap_or_else(|| Arc::new(agent));
-        let place = match (&row.workspace, is_ready) {
-            (Some(workspace), true) => match &workspace.git {
-                Some(checkout) => {
-                    format!("it works in {} on branch {}", workspace.path.display(), checkout.branch)
-                }
-                None => format!("it works in {}", workspace.path.display()),
-            },
+        let place = match (&row.workspace, row.phase) {
+            (Some(Workspace { path, git: Some(checkout) }), Phase::Ready) => {
+                format!("it works in {} on branch {}", path.display(), checkout.branch)
+            }
+            (Some(workspace), Phase::Ready) => format!("it works in {}", workspace.path.display()),
             _ => "its workspace is still being made".to_owned(),
         };
-        let note = match self.trust(new.project).await {
-            Some(notice) => format!("{place}. {notice}"),
-            None => place,
+        let note = if is_first {
+            format!(
+                "{place}. This is the first agent in project '{}': hooks and MCP servers that the project's files \
+                 configure will run there as you. Delete the agent if you do not trust these files",
+                project.name
+            )
+        } else {
+            place
         };
-        let note = Some(note);
-        Ok(Made { agent: self.record(row, true), note })
+        Ok(Made { agent: self.record(row, true), note: Some(note) })
     }
 
     async fn delete(&self, agent: &Record) -> Result<Moved, FleetError> {
-        self.remove(&agent.handle.agent.id).await
+        let asker = Arc::clone(&self.asker);
+        self.command(&agent.handle.agent, |reply| Command::Delete { asker, reply }).await
     }
 
     async fn restart(&self, agent: &Record) -> Result<Moved, FleetError> {
-        self.revive(&agent.handle.agent.id).await
+        let asker = Arc::clone(&self.asker);
+        self.command(&agent.handle.agent, |reply| Command::Restart { asker, reply }).await
     }
 
-    async fn start_task(&self, agent: &Record, text: &str) -> Result<Task, FleetError> {
-        let lock = self.lock(&agent.handle.agent.id);
-        let _held = lock.lock().await;
+    async fn started_with(&self, agent: &Record, key: &str) -> Result<Option<Task>, FleetError> {
         let row = self.now(agent)?;
-        if row.phase != Phase::Ready {
-            return Err(FleetError::bad_request(format!("Agent '{}' is not ready", row.name))
-                .with("reason", "offline"));
-        }
-        if let Some(open) = self.open_task(&row.id) {
-            return Err(FleetError::conflict(format!("Agent '{}' already has a running task", row.name))
-                .with("reason", "busy")
-                .with("current_task", headline(&open.text)));
-        }
-        self.check_budget(&row)?;
-        let task = self.new_task(&row, text, Source::AiController);
-        let mut changes = vec![Change::PutTask(task.clone())];
-        let tasks = self.shared.store.tasks(&row.id);
-        let kept = usize::try_from(self.shared.options.limits.fleet_tasks_kept).unwrap_or(usize::MAX).max(1);
-        let old = tasks.len().saturating_sub(kept - 1);
-        changes.extend(tasks[..old].iter().map(|task| Change::DropTask(task.id.clone())));
-        self.shared.store.write(changes).await.map_err(|error| store_error(&error))?;
-        for old in &tasks[..old] {
-            let _ = tokio::fs::remove_dir_all(self.task_dir(old)).await;
-        }
-        self.submit(&task, Begin::Queued);
+        Ok(self.keyed_task(&row, Some(key)).map(|task| task_of(&row, &task)))
+    }
+
+    async fn start_task(&self, agent: &Record, new: TaskOrder<'_>) -> Result<Task, FleetError> {
+        let row = self.now(agent)?;
+        // A refusal must not wait for its turn in the mailbox.
+        self.check_start(&row)?;
+        let task =
+            NewTask { text: new.text.to_owned(), source: new.source.into(), key: new.key.map(str::to_owned) };
+        let task = self.command(&row, |reply| Command::Start { task, reply }).await?;
         self.until_begun(&task).await;
-        let newest = self.shared.store.newest_task(&row.id);
-        Ok(task_of(&row, newest.as_deref().unwrap_or(&task)))
+        Ok(task_of(&row, &self.task(&row.id, &task.id).unwrap_or(task)))
     }
 
     async fn stop_task(&self, agent: &Record) -> Result<Interrupted, FleetError> {
         let row = self.now(agent)?;
-        let Some(task) = self.open_task(&row.id) else {
-            return Err(FleetError::bad_request(format!("Agent '{}' has no running task", row.name))
-                .with("reason", "no_running_task"));
-        };
+        let open = self.open_task(&row.id).ok_or_else(|| no_task(&row.name))?;
         let patience = Duration::from_millis(self.shared.options.limits.fleet_stop_confirm_ms);
-        let confirmed = self.interrupt(&task, patience).await;
-        let ended = self.shared.store.tasks(&row.id).iter().find(|known| known.id == task.id).cloned();
-        Ok(Interrupted { task: task_of(&row, ended.as_deref().unwrap_or(&task)), confirmed })
+        let stopping = self.command(&row, |reply| Command::Stop { reply });
+        let (task, confirmed) = match tokio::time::timeout(patience, stopping).await {
+            Ok(stopped) => (stopped?, true),
+            Err(_) => (open, false),
+        };
+        Ok(Interrupted { task: task_of(&row, &task), confirmed })
     }
 
     async fn tasks(&self, agent: &Record, _rows: Rows) -> Result<Vec<Task>, FleetError> {
@@ -400,33 +410,65 @@ impl Backend for Local {
         Ok(tasks.iter().rev().map(|task| task_of(&row, task)).collect())
     }
 
-    async fn log(&self, agent: &Record) -> Result<Vec<LogEntry>, FleetError> {
+    async fn log(
+        &self,
+        agent: &Record,
+        skip: usize,
+        take: usize,
+    ) -> Result<(Vec<LogEntry>, usize), FleetError> {
         let row = self.now(agent)?;
+        let tasks = self.shared.store.tasks(&row.id);
+        // Entries are numbered from the oldest, so how many each task has must be known; the texts of most are not needed.
+        let mut counted = Vec::new();
+        let mut total = 0;
+        for task in tasks {
+            let counts = &self.shared.log_lengths;
+            let known = counts.lock().unwrap_or_else(PoisonError::into_inner).get(&task.id).copied();
+            let (count, texts) = match known {
+                Some(count) => (count, None),
+                None => {
+                    let texts = self.texts_of(&task).await;
+                    if task.state.is_over() {
+                        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+                        counts.insert(task.id.clone(), texts.len());
+                    }
+                    (texts.len(), Some(texts))
+                }
+            };
+            counted.push((task, total, texts));
+            total += count;
+        }
+        let (first, end) = (total.saturating_sub(skip.saturating_add(take)), total.saturating_sub(skip));
         let mut entries = Vec::new();
-        let mut say = |kind, content: String, time| {
-            let id = i64::try_from(entries.len()).unwrap_or(i64::MAX);
-            entries.push(LogEntry { id, kind, content, time, truncated: false });
-        };
-        for task in self.shared.store.tasks(&row.id) {
-            say(LogKind::Input, task.text.clone(), Some(moment(task.created_ms)));
-            for (body, time) in self.log_of_task(&task).await {
-                if let Some(words) = output::words(&body) {
-                    say(LogKind::Output, words, time);
+        for (position, (task, from, texts)) in counted.iter().enumerate() {
+            let until = counted.get(position + 1).map_or(total, |(_, from, _)| *from);
+            if *from >= end || until <= first {
+                continue;
+            }
+            let read = match texts {
+                Some(_) => None,
+                None => Some(self.texts_of(task).await),
+            };
+            let texts = texts.as_ref().or(read.as_ref()).into_iter().flatten();
+            for (number, (kind, content, time)) in texts.enumerate() {
+                let id = from + number;
+                if (first..end).contains(&id) {
+                    let id = i64::try_from(id).unwrap_or(i64::MAX);
+                    let (kind, time) = (*kind, *time);
+                    entries.push(LogEntry { id, kind, content: content.clone(), time, truncated: false });
                 }
             }
-            if let Some(error) = &task.error {
-                say(LogKind::Output, error.clone(), task.ended_ms.map(moment));
-            }
         }
-        Ok(entries)
+        entries.reverse();
+        Ok((entries, total))
     }
 
     async fn projects(&self) -> Result<Vec<Project>, FleetError> {
-        Ok(self.projects_now().iter().map(project_of).collect())
+        Ok(self.projects().await.iter().map(listed).collect())
     }
 
     async fn roles(&self, project: &Project) -> Result<Vec<Role>, FleetError> {
-        let roles = role::of_project(&self.shared.options.roles, &project.name);
+        let roles = role::of_project(&self.asker.settings.roles, &project.name);
         Ok(roles
             .into_iter()
             .map(|role| Role {
@@ -457,8 +499,8 @@ impl Backend for Local {
 impl Local {
     /// Waits until a task has begun, ended, or is known to wait for its turn.
     async fn until_begun(&self, task: &TaskRow) {
-        /// Longest time a start is waited for; afterwards the answer says that it is under way.
-        const PATIENCE: Duration = Duration::from_secs(10);
+        /// Longest wait; afterwards the answer says that the task is queued.
+        const PATIENCE: Duration = Duration::from_secs(1);
         let mut version = self.shared.store.watch();
         let begun = async {
             loop {

@@ -302,7 +302,15 @@ async fn attend(
     }
     crate::sys::terminate_group(leader);
     // What it still prints is read: a write to a closed pipe would end it at once.
-    let _ = tokio::time::timeout(END_GRACE, &mut working).await;
+    if tokio::time::timeout(END_GRACE, &mut working).await.is_err() {
+        // It cannot remove its lock files any more, and git refuses to work while they are there.
+        let locks = crate::sys::process::locks_of_group(leader);
+        crate::sys::kill_group(leader);
+        let _ = tokio::time::timeout(END_GRACE, &mut working).await;
+        for lock in locks {
+            let _ = std::fs::remove_file(lock);
+        }
+    }
     crate::sys::kill_group(leader);
     Ok(None)
 }
@@ -366,6 +374,22 @@ mod tests {
         let error = git.at(&place).args(["status"]).run().await.unwrap_err();
         assert!(matches!(error, GitError::Slow { .. }), "{error}");
         assert!(dir.path().join("slow-git").exists() && !dir.path().join("lock").exists());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn locks_of_a_git_that_had_to_be_killed_are_removed_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("deaf-git");
+        let text = "#!/bin/sh\ntrap '' TERM\nexec 9>index.lock\nwhile :; do sleep 0.05; done\n";
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(dir.path().join("HEAD.lock"), "of somebody else").unwrap();
+        let environment = [("PATH".into(), "/usr/bin:/bin".into())];
+        let git = Git::new(script, environment, Duration::from_millis(300));
+        let error = git.at(&Place::found_from(dir.path())).args(["status"]).run().await.unwrap_err();
+        assert!(matches!(error, GitError::Slow { .. }), "{error}");
+        assert!(!dir.path().join("index.lock").exists() && dir.path().join("HEAD.lock").exists());
     }
 
     #[cfg(unix)]

@@ -29,6 +29,14 @@ pub fn settings_against(listing: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
+/// Files that `ls-files -v -z` marks as `assume-unchanged` (a small letter) or `skip-worktree` (`S`).
+pub fn hidden(listing: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(listing);
+    let entries = text.split('\0').filter_map(|entry| entry.split_once(' '));
+    let is_hidden = |tag: &str| tag == "S" || tag.starts_with(|letter: char| letter.is_ascii_lowercase());
+    entries.filter(|(tag, _)| is_hidden(tag)).map(|(_, file)| file.to_owned()).collect()
+}
+
 /// What `git status` tells of a worktree.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct WorktreeStatus {

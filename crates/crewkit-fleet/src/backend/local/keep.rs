@@ -90,7 +90,11 @@ pub(crate) struct Leaving<'a> {
 pub(crate) async fn take_away(git: &Git, trash: &Trash, leaving: Leaving<'_>) -> Result<Kept, KeepError> {
     let path = &leaving.workspace.path;
     let Some(checkout) = &leaving.workspace.git else {
-        let trashed = trash.take(leaving.agent, path).await.map_err(|source| moved(path, source))?;
+        let trashed = if path.exists() {
+            Some(to_trash(trash, leaving.agent, path, None).await.map_err(|source| moved(path, source))?)
+        } else {
+            None
+        };
         return Ok(Kept { trashed, ..Kept::default() });
     };
     if !path.exists() {
@@ -128,11 +132,8 @@ pub(crate) async fn take_away(git: &Git, trash: &Trash, leaving: Leaving<'_>) ->
     if everything_is_committed {
         trash.discard(path).await.map_err(|source| moved(path, source))?;
     } else {
-        let trashed = trash.take(leaving.agent, path).await.map_err(|source| moved(path, source))?;
-        if let Some(trashed) = &trashed {
-            save_admin(&checkout.admin_dir, &trashed.path).await.map_err(|source| moved(path, source))?;
-        }
-        kept.trashed = trashed;
+        let trashed = to_trash(trash, leaving.agent, path, Some(&checkout.admin_dir)).await;
+        kept.trashed = Some(trashed.map_err(|source| moved(path, source))?);
     }
     finish(git, leaving.project, checkout, path, &mut kept).await;
     Ok(kept)
@@ -140,6 +141,22 @@ pub(crate) async fn take_away(git: &Git, trash: &Trash, leaving: Leaving<'_>) ->
 
 fn moved(path: &Path, source: std::io::Error) -> KeepError {
     KeepError::Move { path: path.to_owned(), source }
+}
+
+/// Moves a workspace to the trash. What git administers beside it goes first: once the directory is gone, so is the only
+/// sign that there is something to save.
+async fn to_trash(
+    trash: &Trash,
+    agent: &str,
+    path: &Path,
+    admin_dir: Option<&Path>,
+) -> std::io::Result<Trashed> {
+    let place = trash.place_for(agent).await?;
+    if let Some(admin_dir) = admin_dir {
+        save_admin(admin_dir, &place.path).await?;
+    }
+    trash.take(path, &place).await?;
+    Ok(place)
 }
 
 /// What git keeps beside the files that a trashed directory may still need: repositories of submodules, the index, and
@@ -192,11 +209,13 @@ async fn save(
     let half_done =
         ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply"];
     survey.half_done = half_done.iter().any(|name| checkout.admin_dir.join(name).exists());
+    let hidden = hidden_files(git, place, leaving).await?;
+    survey.changed |= !hidden.is_empty();
     let mut kept = Kept::default();
     let mut tip = survey.head.clone();
     let mut links = git_output::links(&git.at(place).args(["ls-files", "--stage", "-z"]).run().await?);
     if survey.changed {
-        match commit_everything(git, place, leaving, &survey, &links).await {
+        match commit_everything(git, place, leaving, &survey, &links, &hidden).await {
             Ok(commit) => {
                 links.extend(commit.links);
                 kept.saved_changes = true;
@@ -231,6 +250,38 @@ async fn save(
     Ok((kept, everything))
 }
 
+/// Changed files that `git status` does not mention since somebody marked them `assume-unchanged` or `skip-worktree`.
+async fn hidden_files(git: &Git, place: &Place, leaving: Leaving<'_>) -> Result<Vec<String>, GitError> {
+    let marked = git_output::hidden(&git.at(place).args(["ls-files", "-v", "-z"]).run().await?);
+    // A sparse checkout leaves such files out.
+    let is_work =
+        |file: &String| place.dir.join(file).symlink_metadata().is_ok() && !leaving.kit_files.contains(file);
+    let marked: Vec<String> = marked.into_iter().filter(is_work).collect();
+    if marked.is_empty() {
+        return Ok(marked);
+    }
+    let scratch = Scratch::new(place);
+    let index = scratch.copy_of_index().map_err(GitError::Start)?;
+    reveal(git, place, &index, &marked).await?;
+    let changed = ["diff-files", "--name-only", "-z", "--ignore-submodules=all"];
+    let changed = git.at(place).index(&index).args(changed).run().await?;
+    let changed = String::from_utf8_lossy(&changed);
+    Ok(marked.into_iter().filter(|file| changed.split('\0').any(|name| name == file)).collect())
+}
+
+/// Takes back in `index` what hides changes of `files` from git.
+async fn reveal(git: &Git, place: &Place, index: &Path, files: &[String]) -> Result<(), GitError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    for mark in ["--no-assume-unchanged", "--no-skip-worktree"] {
+        let list = files.join("\0").into_bytes();
+        let update = git.at(place).index(index).args(["update-index", mark, "-z", "--stdin"]);
+        update.input(list).run().await?;
+    }
+    Ok(())
+}
+
 struct Saved {
     id: String,
     /// Other repositories its tree names, whose files it does not hold.
@@ -252,9 +303,11 @@ async fn commit_everything(
     leaving: Leaving<'_>,
     survey: &WorktreeStatus,
     links: &[String],
+    hidden: &[String],
 ) -> Result<Saved, GitError> {
     let scratch = Scratch::new(place);
     let index = scratch.copy_of_index().map_err(GitError::Start)?;
+    reveal(git, place, &index, hidden).await?;
     let staged = staged_tree(git, place, &scratch).await?;
     let mut add: Vec<OsString> = ["add", "--all", "--", "."].map(OsString::from).into();
     // Adding a submodule runs git in it, and with that the programs its own configuration names. What is in there goes to

@@ -11,9 +11,9 @@ use super::backend::Handle;
 use super::git::Place;
 use super::git_output::WorktreeStatus;
 use super::hazard;
-use crate::metadata::Metadata;
-use crate::metadata::runner::{Runner, Told, git_metadata};
+use crate::metadata::runner::Runner;
 use crate::metadata::sandbox::TaskfileCommands;
+use crate::metadata::{GitFacts, Metadata};
 
 /// Age up to which metadata is shown in a list without being collected again.
 const FRESH: Duration = Duration::from_secs(5);
@@ -87,22 +87,17 @@ impl Local {
             },
             limits: options.limits.as_ref().clone(),
         };
-        let metadata = match runner.taskfile_fields().await {
-            Told::Fields(metadata) => metadata,
-            Told::NoTaskfile => self.git_fields(handle).await.unwrap_or_default(),
-            Told::NotRun(reason) => {
-                self.git_fields(handle).await.unwrap_or_default().with_taskfile_not_run(reason)
-            }
-        };
+        let (told, git) = tokio::join!(runner.taskfile_fields(), self.git_facts(handle));
+        let metadata = told.metadata(git);
         self.shared.metadata.put(&handle.agent.id, metadata.clone());
         metadata
     }
 
-    async fn git_fields(&self, handle: &Handle) -> Option<Metadata> {
+    async fn git_facts(&self, handle: &Handle) -> Option<GitFacts> {
         let place: Place = handle.agent.workspace.as_ref()?.place()?;
         let asked = async {
             hazard::check(&place.dir, MOST_ENTRIES).await?;
-            let longest = Duration::from_millis(self.shared.options.limits.fleet_metadata_agent_ms);
+            let longest = Duration::from_millis(self.shared.options.limits.fleet_metadata_agent_ms / 6 * 5);
             let git = self.shared.options.git.within(longest).without_filters(&place).await?;
             let status = ["status", "--porcelain=v2", "-z", "--branch", "--ignore-submodules=dirty"];
             git.at(&place).args(status).run().await
@@ -115,7 +110,6 @@ impl Local {
             }
         };
         let status = WorktreeStatus::parse(&output, &[]);
-        let (branch, sha) = (status.branch.as_deref(), status.head.as_deref());
-        Some(git_metadata(branch, sha, Some(status.changed)))
+        Some(GitFacts { branch: status.branch, sha: status.head, dirty: Some(status.changed) })
     }
 }

@@ -13,18 +13,19 @@ mod git_states_tests;
 mod hazard;
 pub mod held;
 pub mod keep;
+mod lazy;
 mod life;
 mod metadata;
 mod options;
 mod output;
+mod owner;
 pub mod project;
 mod prompt;
 pub mod record;
-mod recover;
 pub mod role;
+mod settings;
 mod status;
 pub mod store;
-mod tools;
 pub mod trash;
 mod work;
 pub mod worktree;
@@ -33,34 +34,37 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use crewkit_agent::{Engine, FileFault};
+use crewkit_agent::{Engine, RunSettings};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use backend::Handle;
-pub use options::{LOOP, LocalOptions, ProjectConfig, REHEARSAL};
-pub use tools::LocalFleet;
+pub use lazy::LocalFleet;
+pub use options::{Faults, LOOP, LocalOptions, ProjectConfig, REHEARSAL};
+pub use settings::FleetSettings;
 
 use held::Launcher;
 use metadata::MetadataCache;
+use owner::Mailbox;
 use project::{LocalProject, ProjectError};
-use record::{AgentRow, ProjectRow};
+use record::{AgentRow, ProjectRow, TaskState};
 use role::RoleConfig;
+use settings::Asker;
 use store::{Change, Store, StoreError};
 use trash::Trash;
-use work::Work;
 
 use crate::error::FleetError;
 
 /// How often the trash is looked through.
 const SWEEP: Duration = Duration::from_hours(1);
 
-/// The fleet on this machine; a handle that can be cloned.
+/// The fleet on this machine, as one asker sees it; a handle that can be cloned.
 #[derive(Clone)]
 pub struct Local {
     shared: Arc<Shared>,
+    asker: Arc<Asker>,
 }
 
 struct Shared {
@@ -71,10 +75,16 @@ struct Shared {
     trash: Trash,
     /// Places for tasks at work.
     places: Semaphore,
-    works: Mutex<HashMap<String, Work>>,
-    /// One lock for each agent; who changes its workspace holds it.
-    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// The mailbox of each agent's owner.
+    owners: Mutex<HashMap<String, Mailbox>>,
+    /// Entries in the log of each task that is over.
+    log_lengths: Mutex<HashMap<String, usize>>,
+    /// The run settings of agents that were created since this server started.
+    run_settings: Mutex<HashMap<String, Arc<RunSettings>>>,
+    /// Projects somebody registered.
     projects: RwLock<Vec<LocalProject>>,
+    /// Held by whoever registers or forgets a project.
+    registry: tokio::sync::Mutex<()>,
     metadata: MetadataCache,
     tracker: TaskTracker,
     shutdown: CancellationToken,
@@ -106,13 +116,6 @@ pub enum OpenError {
     Setting(String),
 }
 
-impl OpenError {
-    /// Whether another process has the record.
-    pub const fn is_locked(&self) -> bool {
-        matches!(self, Self::Store(StoreError::File(FileFault::Locked { .. })))
-    }
-}
-
 impl Local {
     /// Opens the record, adopts what an earlier server left running, and goes on with what it left half done.
     ///
@@ -127,29 +130,30 @@ impl Local {
                     crate::sys::create_private_dir(dir)
                         .map_err(|source| OpenError::Path { path: dir.clone(), source })?;
                 }
-                let store = Store::open(&home.join("fleet.db"))?;
-                // Whoever has the record open is alone: what is here is left from a server that was killed.
+                // The home has one server: what is here is left from one that was killed.
                 let _ = scratch.map(std::fs::remove_dir_all);
-                Ok::<_, OpenError>(store)
+                Ok::<_, OpenError>(())
             });
-            let store = opened
-                .await
-                .map_err(|_| OpenError::Setting("the fleet's record broke while opening".to_owned()))??;
+            opened.await.map_err(|_| OpenError::Setting("the fleet could not be opened".to_owned()))??;
+            let store = Store::open(engine.documents()).await?;
             let keep = Duration::from_secs(options.limits.fleet_trash_days.saturating_mul(86_400));
             let places = usize::try_from(options.limits.fleet_tasks_active).unwrap_or(usize::MAX);
             let local = Self {
+                asker: Asker::new(options.settings.clone()),
                 shared: Arc::new(Shared {
                     launcher: Launcher {
                         command: options.shim.clone(),
-                        environment: options.environment.clone(),
+                        environment: Vec::new(),
                         fleet: store.fleet().to_owned(),
                         clock: options.clock.clone(),
                     },
                     trash: Trash::new(options.home.join("trash"), keep, options.clock.clone()),
                     places: Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS)),
-                    works: Mutex::default(),
-                    locks: Mutex::default(),
+                    owners: Mutex::default(),
+                    run_settings: Mutex::default(),
+                    log_lengths: Mutex::default(),
                     projects: RwLock::default(),
+                    registry: tokio::sync::Mutex::default(),
                     metadata: MetadataCache::default(),
                     tracker: TaskTracker::new(),
                     shutdown: CancellationToken::new(),
@@ -159,6 +163,7 @@ impl Local {
                 }),
             };
             local.load_projects().await;
+            local.asker.configured(&local.shared.options.git).await;
             local.recover().await;
             local.spawn_sweep();
             Ok(local)
@@ -174,24 +179,28 @@ impl Local {
         })
     }
 
+    /// The same fleet for an asker with settings of its own.
+    #[must_use]
+    pub fn for_asker(&self, settings: FleetSettings) -> Self {
+        Self { shared: Arc::clone(&self.shared), asker: Asker::new(settings) }
+    }
+
+    /// The names of the agents whose newest task has not ended.
+    pub fn agents_with_open_tasks(&self) -> Vec<String> {
+        let store = &self.shared.store;
+        let is_open = |agent: &Arc<AgentRow>| {
+            let task = store.newest_task(&agent.id);
+            task.is_some_and(|task| {
+                matches!(task.state, TaskState::Queued | TaskState::Starting | TaskState::Running)
+            })
+        };
+        store.agents().into_iter().filter(is_open).map(|agent| agent.name.clone()).collect()
+    }
+
     async fn load_projects(&self) {
-        let options = &self.shared.options;
-        let mut projects: Vec<LocalProject> = Vec::new();
-        for config in &options.projects {
-            match project::look(&options.git, &config.path, config.name.as_deref()).await {
-                Ok(found) => projects.push(LocalProject {
-                    description: config.description.clone(),
-                    profile: config.profile.clone(),
-                    ..found
-                }),
-                Err(error) => tracing::warn!(%error, "a project of the configuration is left out"),
-            }
-        }
+        let mut projects = Vec::new();
         for row in self.shared.store.projects() {
-            if projects.iter().any(|known| known.id == row.id) {
-                continue;
-            }
-            match project::look(&options.git, &row.path, Some(&row.name)).await {
+            match project::look(&self.shared.options.git, &row.path, Some(&row.name)).await {
                 Ok(found) => projects.push(found),
                 Err(error) => tracing::warn!(%error, project = row.name, "a project is left out"),
             }
@@ -199,9 +208,35 @@ impl Local {
         *self.shared.projects.write().unwrap_or_else(PoisonError::into_inner) = projects;
     }
 
+    /// Starts the owner of every agent. Returns when the state of every process is known.
+    async fn recover(&self) {
+        let agents = self.shared.store.agents();
+        let settled: Vec<_> = agents.iter().map(|agent| self.spawn_owner(&agent.id)).collect();
+        futures_util::future::join_all(settled).await;
+        // Processes of this fleet that belong to no open task are left from one that is over.
+        let open: Vec<_> = agents.iter().filter_map(|agent| self.open_task(&agent.id)).collect();
+        for task in self.shared.launcher.tasks_with_processes().await {
+            if !open.iter().any(|open| open.id == task) {
+                let killed = self.shared.launcher.kill(&task).await;
+                tracing::warn!(task, killed, "processes of a task that is over were ended");
+            }
+        }
+    }
+
     /// Registers the repository at `path`, or the directory itself when it is in none. Registering it again changes nothing
-    /// but its name.
+    /// but its name. What was begun is finished even if the returned future is dropped.
     pub async fn add_project(
+        &self,
+        path: &std::path::Path,
+        name: Option<&str>,
+    ) -> Result<LocalProject, FleetError> {
+        let (local, path, name) = (self.clone(), path.to_owned(), name.map(str::to_owned));
+        let adding =
+            self.shared.tracker.spawn(async move { local.register_project(&path, name.as_deref()).await });
+        adding.await.unwrap_or_else(|_| Err(FleetError::unavailable("the project could not be registered")))
+    }
+
+    async fn register_project(
         &self,
         path: &std::path::Path,
         name: Option<&str>,
@@ -211,70 +246,29 @@ impl Local {
             ProjectError::Git(error) => FleetError::unavailable(error.to_string()),
             other => FleetError::invalid("path", other.to_string()),
         })?;
-        let known = self.projects_now();
+        let _registry = self.shared.registry.lock().await;
+        let configured = self.asker.configured(&self.shared.options.git).await;
+        let known: Vec<LocalProject> = configured.iter().cloned().chain(self.registered()).collect();
         if let Some(same) = known.iter().find(|project| project.id == found.id)
             && name.is_none_or(|name| name.trim() == same.name)
         {
             return Ok(same.clone());
         }
-        let taken = |name: &str| {
-            known
-                .iter()
-                .any(|project| project.id != found.id && project.name.to_lowercase() == name.to_lowercase())
-        };
-        if taken(&found.name) {
+        if let Some(free) = free_name(&found, &known) {
             if name.is_some() {
                 return Err(FleetError::invalid(
                     "name",
                     format!("project '{}' already exists; choose another name", found.name),
                 ));
             }
-            let free = (2..1000).map(|number| format!("{}-{number}", found.name)).find(|name| !taken(name));
-            found.name = free.unwrap_or_else(|| found.id.clone());
+            found.name = free;
         }
         let row = ProjectRow { id: found.id.clone(), name: found.name.clone(), path: found.path.clone() };
-        self.shared
-            .store
-            .write(vec![Change::PutProject(row)])
-            .await
-            .map_err(|error| life::store_error(&error))?;
+        self.shared.store.write(vec![Change::PutProject(row)]).await.map_err(|error| store_error(&error))?;
         let mut projects = self.shared.projects.write().unwrap_or_else(PoisonError::into_inner);
         projects.retain(|project| project.id != found.id);
         projects.push(found.clone());
         Ok(found)
-    }
-
-    /// Registers a project in the record itself, without opening a fleet; none when a server has the record open.
-    pub fn register<'a>(
-        options: &'a LocalOptions,
-        path: &'a std::path::Path,
-        name: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Option<LocalProject>, FleetError>> {
-        Box::pin(async move {
-            let found = project::look(&options.git, path, name).await;
-            let found = found.map_err(|error| FleetError::invalid("path", error.to_string()))?;
-            let home = options.home.clone();
-            let opened = tokio::task::spawn_blocking(move || {
-                crate::sys::create_private_dir(&home).map_err(|error| error.to_string())?;
-                match Store::open(&home.join("fleet.db")) {
-                    Err(StoreError::File(FileFault::Locked { .. })) => Ok(None),
-                    Ok(store) => Ok(Some(store)),
-                    Err(error) => Err(error.to_string()),
-                }
-            });
-            let opened = opened.await.map_err(|error| FleetError::unavailable(error.to_string()))?;
-            let Some(store) = opened.map_err(FleetError::unavailable)? else { return Ok(None) };
-            let same_name =
-                |row: &ProjectRow| row.id != found.id && row.name.to_lowercase() == found.name.to_lowercase();
-            if store.projects().iter().any(same_name) {
-                let message =
-                    format!("project '{}' already exists; choose another name with --name", found.name);
-                return Err(FleetError::invalid("name", message));
-            }
-            let row = ProjectRow { id: found.id.clone(), name: found.name.clone(), path: found.path.clone() };
-            store.write(vec![Change::PutProject(row)]).await.map_err(|error| life::store_error(&error))?;
-            Ok(Some(found))
-        })
     }
 
     /// Registers the repository that `dir` is in; does nothing when it is in none.
@@ -295,8 +289,9 @@ impl Local {
 
     /// Forgets a project that has no agents; its files stay as they are.
     pub async fn remove_project(&self, word: &str) -> Result<LocalProject, FleetError> {
+        let _registry = self.shared.registry.lock().await;
         let project =
-            self.projects_now().into_iter().find(|project| project.answers_to(word)).ok_or_else(|| {
+            self.registered().into_iter().find(|project| project.answers_to(word)).ok_or_else(|| {
                 FleetError::new(crate::ErrorKind::NotFound, format!("project '{word}' does not exist"))
             })?;
         let agents = self.shared.store.agents();
@@ -307,7 +302,7 @@ impl Local {
             )));
         }
         let change = Change::DropProject(project.id.clone());
-        self.shared.store.write(vec![change]).await.map_err(|error| life::store_error(&error))?;
+        self.shared.store.write(vec![change]).await.map_err(|error| store_error(&error))?;
         self.shared
             .projects
             .write()
@@ -331,39 +326,64 @@ impl Local {
         });
     }
 
-    fn projects_now(&self) -> Vec<LocalProject> {
+    fn registered(&self) -> Vec<LocalProject> {
         self.shared.projects.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn project(&self, id: &str) -> Result<LocalProject, FleetError> {
-        self.projects_now()
-            .into_iter()
-            .find(|project| project.id == id)
+    /// Projects of the asker's configuration, registered ones, and the repository the asker works in.
+    async fn projects(&self) -> Vec<LocalProject> {
+        let git = &self.shared.options.git;
+        let mut projects = self.asker.configured(git).await.to_vec();
+        let others = self.registered().into_iter().chain(self.asker.repository(git).await.cloned());
+        for mut project in others {
+            if projects.iter().all(|known| known.id != project.id) {
+                project.name = free_name(&project, &projects).unwrap_or(project.name);
+                projects.push(project);
+            }
+        }
+        projects
+    }
+
+    /// The project of an agent, as it was when the agent was created.
+    fn project_of(&self, agent: &AgentRow) -> Result<LocalProject, FleetError> {
+        let fixed = agent.settings.as_ref().map(|settings| settings.project.clone());
+        let known = || {
+            let configured = self.asker.configured_now().iter().cloned();
+            configured.chain(self.registered()).find(|project| project.id == agent.project)
+        };
+        fixed
+            .or_else(known)
             .ok_or_else(|| FleetError::unavailable("the agent's project is not registered any more"))
     }
 
-    fn project_name(&self, id: &str) -> String {
-        self.project(id).map_or_else(|_| "unknown".to_owned(), |project| project.name)
+    fn project_name(&self, agent: &AgentRow) -> String {
+        self.project_of(agent).map_or_else(|_| "unknown".to_owned(), |project| project.name)
     }
 
+    /// The role of an agent, as it was when the agent was created.
     fn role_of(&self, agent: &AgentRow) -> RoleConfig {
-        let roles = role::of_project(&self.shared.options.roles, &self.project_name(&agent.project));
+        if let Some(settings) = &agent.settings {
+            return settings.role.clone();
+        }
+        let roles = role::of_project(&self.asker.settings.roles, &self.project_name(agent));
         roles.into_iter().find(|role| role.name.eq_ignore_ascii_case(&agent.role)).unwrap_or_default()
     }
 
-    fn lock(&self, agent: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.shared.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(locks.entry(agent.to_owned()).or_default())
+    /// Makes the asker's run settings those of agent `id`.
+    fn fix_run_settings(&self, id: &str) {
+        let mut known = self.shared.run_settings.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(id.to_owned(), Arc::clone(&self.asker.settings.run));
     }
 
-    /// Forgets what was kept about a deleted agent in memory.
-    fn forget(&self, agent: &str) {
-        self.shared.locks.lock().unwrap_or_else(PoisonError::into_inner).remove(agent);
-        self.shared.metadata.forget(agent);
+    /// What tasks of an agent are carried out with: the settings it was created with, else the server's own.
+    fn run_settings(&self, agent: &str) -> Arc<RunSettings> {
+        let own = || Arc::clone(&self.shared.options.settings.run);
+        let known = self.shared.run_settings.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(agent).cloned().unwrap_or_else(own)
     }
 
-    fn works(&self) -> MutexGuard<'_, HashMap<String, Work>> {
-        self.shared.works.lock().unwrap_or_else(PoisonError::into_inner)
+    fn owners(&self) -> MutexGuard<'_, HashMap<String, Mailbox>> {
+        self.shared.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> i64 {
@@ -371,20 +391,28 @@ impl Local {
     }
 }
 
-/// A role or default that names a driver nobody knows is found at the start, not at the first task.
-fn check_drivers(options: &LocalOptions) -> Result<(), OpenError> {
-    let known = |name: &str| {
-        name == LOOP || name == REHEARSAL || options.drivers.iter().any(|driver| driver.name == name)
+/// A name for `project` that none of `known` has; `None` if its own is free.
+fn free_name(project: &LocalProject, known: &[LocalProject]) -> Option<String> {
+    let taken = |name: &str| {
+        known.iter().any(|other| other.id != project.id && other.name.to_lowercase() == name.to_lowercase())
     };
-    let named = options.driver.iter().chain(options.roles.iter().filter_map(|role| role.driver.as_ref()));
+    if !taken(&project.name) {
+        return None;
+    }
+    let free = (2..1000).map(|number| format!("{}-{number}", project.name)).find(|name| !taken(name));
+    Some(free.unwrap_or_else(|| project.id.clone()))
+}
+
+fn store_error(error: &StoreError) -> FleetError {
+    FleetError::unavailable(error.to_string()).with("reason", "store")
+}
+
+/// Returns an error if a setting names a driver that does not exist.
+fn check_drivers(options: &LocalOptions) -> Result<(), OpenError> {
+    let settings = &options.settings;
+    let named = settings.driver.iter().chain(settings.roles.iter().filter_map(|role| role.driver.as_ref()));
     for name in named {
-        if !known(name) {
-            let drivers: Vec<&str> = options.drivers.iter().map(|driver| driver.name.as_str()).collect();
-            return Err(OpenError::Setting(format!(
-                "there is no driver `{name}`; there are {LOOP}, {REHEARSAL}, {}",
-                drivers.join(", ")
-            )));
-        }
+        settings::driver(&settings.run, name).map_err(OpenError::Setting)?;
     }
     Ok(())
 }

@@ -4,12 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crewkit_agent::driver::ProcessDriver;
 use crewkit_core::Limits;
 
 use super::git::Git;
-use super::role::RoleConfig;
-use crate::kit::Kit;
+use super::settings::FleetSettings;
+use crate::error::FleetError;
 use crate::metadata::sandbox::Sandbox;
 use crate::time::Clock;
 
@@ -42,20 +41,10 @@ pub struct LocalOptions {
     pub clock: Clock,
     /// Git.
     pub git: Git,
-    /// Projects of the configuration.
-    pub projects: Vec<ProjectConfig>,
-    /// Roles of the configuration.
-    pub roles: Vec<RoleConfig>,
-    /// What carries out tasks unless a role says otherwise; the built-in loop when absent.
-    pub driver: Option<String>,
-    /// Command lines that can carry out tasks.
-    pub drivers: Vec<ProcessDriver>,
+    /// The server's own settings, for whoever brings none.
+    pub settings: FleetSettings,
     /// Program and leading arguments of the process that holds such a command line.
     pub shim: Vec<OsString>,
-    /// The environment command lines start from.
-    pub environment: Vec<(OsString, OsString)>,
-    /// What equips workspaces, if anything does.
-    pub kit: Option<Arc<dyn Kit>>,
     /// The `task` program, when it is installed.
     pub task_program: Option<PathBuf>,
     /// What confines the commands of a workspace's Taskfile, or why nothing does. Agents write those commands, so without
@@ -63,6 +52,27 @@ pub struct LocalOptions {
     pub taskfile_sandbox: Result<Sandbox, String>,
     /// Whose agents these are.
     pub owner: String,
+    /// Lets tests fail the owners of agents.
+    pub faults: Faults,
+}
+
+/// Fails the owner of an agent after an effect, where a test asks for it.
+#[derive(Clone, Default)]
+pub struct Faults(Option<Arc<AfterEffect>>);
+
+type AfterEffect = dyn Fn(&'static str) -> Result<(), String> + Send + Sync;
+
+impl Faults {
+    /// Calls `after` after each effect of an owner: a `store` write, a `git` or `pack` command. An error, or a panic, is
+    /// the owner's.
+    pub fn new(after: impl Fn(&'static str) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(after)))
+    }
+
+    pub(super) fn after(&self, effect: &'static str) -> Result<(), FleetError> {
+        let failed = self.0.as_ref().and_then(|after| after(effect).err());
+        failed.map_or(Ok(()), |error| Err(FleetError::unavailable(error)))
+    }
 }
 
 impl std::fmt::Debug for LocalOptions {
@@ -79,16 +89,12 @@ impl LocalOptions {
             limits: Arc::new(Limits::default()),
             clock: Clock::system(),
             git,
-            projects: Vec::new(),
-            roles: Vec::new(),
-            driver: None,
-            drivers: ProcessDriver::presets(),
+            settings: FleetSettings::default(),
             shim: Vec::new(),
-            environment: Vec::new(),
-            kit: None,
             task_program: None,
             taskfile_sandbox: Err("nothing here can confine its commands".to_owned()),
             owner: "me".to_owned(),
+            faults: Faults::default(),
         }
     }
 }

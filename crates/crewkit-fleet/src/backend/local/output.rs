@@ -26,7 +26,9 @@ pub(crate) fn words(body: &EventBody) -> Option<String> {
             let mark = if *is_error { " failed" } else { "" };
             format!("[{name}{mark}] {content}")
         }
-        EventBody::Note { content } | EventBody::Error { content } => content.clone(),
+        EventBody::User { content } | EventBody::Note { content } | EventBody::Error { content } => {
+            content.clone()
+        }
         EventBody::Compacted { .. } | EventBody::Nudge { .. } | EventBody::Status { .. } => return None,
     };
     (!text.trim().is_empty()).then_some(text)

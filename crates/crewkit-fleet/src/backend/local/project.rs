@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::git::{Git, GitError, Place, one_line};
 
 /// What agents of a project get a copy of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A git repository; agents get worktrees.
     Repository {
@@ -19,7 +21,7 @@ pub enum Kind {
 }
 
 /// A registered project.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalProject {
     /// Stable for its path, in the form of a UUID.
     pub id: String,

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::project::LocalProject;
+use super::role::RoleConfig;
 use super::worktree::Workspace;
 use crate::kit::KitState;
 use crate::model::TaskSource;
@@ -50,10 +52,39 @@ pub struct AgentRow {
     /// The kit it was equipped with.
     #[serde(default)]
     pub kit: Option<KitState>,
+    /// What it was made with; absent in records of 0.1.0.
+    #[serde(default)]
+    pub settings: Option<AgentSettings>,
+    /// A command that was accepted and is not finished.
+    #[serde(default)]
+    pub intent: Option<Intent>,
+    /// The idempotency key it was created with.
+    #[serde(default)]
+    pub key: Option<String>,
     /// When it was made.
     pub created_ms: i64,
     /// When something about it last changed.
     pub updated_ms: i64,
+}
+
+/// A command that the next owner of the agent finishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Intent {
+    /// End the open task and repair the workspace.
+    Restart,
+}
+
+/// The settings of an agent, fixed when it is created.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentSettings {
+    /// Its project.
+    pub project: LocalProject,
+    /// Its role.
+    pub role: RoleConfig,
+    /// What carries out its tasks unless the role says otherwise.
+    #[serde(default)]
+    pub driver: Option<String>,
 }
 
 /// How far a task has come.
@@ -113,6 +144,9 @@ pub struct TaskRow {
     /// Tokens it took, as far as known.
     #[serde(default)]
     pub tokens: u64,
+    /// The idempotency key it was started with.
+    #[serde(default)]
+    pub key: Option<String>,
     /// When it was given.
     pub created_ms: i64,
     /// When its driver began.
@@ -127,9 +161,9 @@ pub struct TaskRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// A person, with the spec.
+    /// A person, through the command line or the page.
     Human,
-    /// Somebody through this server.
+    /// A program, through a tool.
     AiController,
 }
 
@@ -138,6 +172,15 @@ impl From<Source> for TaskSource {
         match source {
             Source::Human => Self::Human,
             Source::AiController => Self::AiController,
+        }
+    }
+}
+
+impl From<TaskSource> for Source {
+    fn from(source: TaskSource) -> Self {
+        match source {
+            TaskSource::Human => Self::Human,
+            TaskSource::AiController | TaskSource::Agent => Self::AiController,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Roles: what an agent is told about itself, and what carries out its tasks.
 
 /// A role agents can have.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct RoleConfig {
     /// Name, matched without regard to case.
     pub name: String,

@@ -2,54 +2,46 @@
 
 use crewkit_core::AgentStatus;
 
-use super::record::{AgentRow, Phase, TaskRow, TaskState};
+use super::record::{AgentRow, Intent, Phase, TaskRow, TaskState};
 use crate::model::{Health, TaskStatus};
 
-/// What can be seen of an agent besides its record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Evidence {
-    /// Whether the directory of its workspace is there.
-    pub(crate) has_directory: bool,
-    /// Whether its newest task is being interrupted.
-    pub(crate) is_stopping: bool,
-}
-
-/// The status and what is wrong.
+/// The status and what is wrong. `has_directory` says whether the directory of the workspace is there.
 pub(crate) fn derive(
     agent: &AgentRow,
     newest: Option<&TaskRow>,
-    evidence: Evidence,
+    has_directory: bool,
 ) -> (AgentStatus, Health) {
-    let healthy = |status| (status, Health::good());
+    let failure = agent.failure.clone();
     match agent.phase {
-        Phase::Deleting => healthy(AgentStatus::Deleting),
-        Phase::Preparing => healthy(AgentStatus::Starting),
+        Phase::Deleting => (AgentStatus::Deleting, Health::good()),
+        Phase::Preparing => (AgentStatus::Starting, Health::good()),
+        Phase::Ready if agent.intent == Some(Intent::Restart) => (AgentStatus::Starting, Health::good()),
         Phase::Failed => {
-            let reason =
-                agent.failure.clone().unwrap_or_else(|| "its workspace could not be made".to_owned());
+            let reason = failure.unwrap_or_else(|| "its workspace could not be made".to_owned());
             (AgentStatus::Failed, Health::bad(reason))
         }
-        Phase::Ready if !evidence.has_directory => {
+        Phase::Ready if !has_directory => {
             let reason = format!("its workspace {} is gone", agent.path.display());
             (AgentStatus::Failed, Health::bad(reason))
         }
-        Phase::Ready => match newest {
-            Some(task) if !task.state.is_over() && evidence.is_stopping => {
-                let waits = task.state == TaskState::Queued;
-                healthy(if waits { AgentStatus::Canceling } else { AgentStatus::Busy })
-            }
-            Some(task) => match task.state {
-                TaskState::Queued => healthy(AgentStatus::Pending),
-                TaskState::Starting => healthy(AgentStatus::Starting),
-                TaskState::Running => healthy(AgentStatus::Busy),
-                TaskState::Failed => {
-                    let reason = task.error.clone().unwrap_or_else(|| "its last task failed".to_owned());
-                    (AgentStatus::Idle, Health::bad(reason))
-                }
-                TaskState::Completed | TaskState::Stopped => healthy(AgentStatus::Idle),
-            },
-            None => healthy(AgentStatus::Idle),
-        },
+        Phase::Ready => {
+            let is_open = newest.is_some_and(|task| !task.state.is_over());
+            let failed = newest.filter(|task| task.state == TaskState::Failed);
+            let reason = failure.or_else(|| {
+                failed.map(|task| task.error.clone().unwrap_or_else(|| "its last task failed".to_owned()))
+            });
+            let status = if is_open { AgentStatus::Busy } else { AgentStatus::Idle };
+            (status, reason.map_or_else(Health::good, Health::bad))
+        }
+    }
+}
+
+/// The phase of an open task; `None` once it is over.
+pub(crate) fn phase(state: TaskState) -> Option<&'static str> {
+    match state {
+        TaskState::Queued => Some("queued"),
+        TaskState::Starting | TaskState::Running => Some("working"),
+        TaskState::Completed | TaskState::Failed | TaskState::Stopped => None,
     }
 }
 
@@ -92,6 +84,9 @@ mod tests {
             workspace: None,
             failure: None,
             kit: None,
+            settings: None,
+            intent: None,
+            key: None,
             created_ms: 1,
             updated_ms: 1,
         }
@@ -111,6 +106,7 @@ mod tests {
             reason: None,
             error: None,
             tokens: 0,
+            key: None,
             created_ms: 1,
             started_ms: None,
             ended_ms: None,
@@ -119,28 +115,25 @@ mod tests {
 
     #[test]
     fn every_status_follows_from_evidence() {
-        let there = Evidence { has_directory: true, is_stopping: false };
-        let gone = Evidence { has_directory: false, ..there };
-        let stopping = Evidence { is_stopping: true, ..there };
         let cases = [
-            (Phase::Preparing, None, gone, "starting"),
-            (Phase::Failed, None, there, "failed"),
-            (Phase::Deleting, Some(TaskState::Running), there, "deleting"),
-            (Phase::Ready, None, there, "idle"),
-            (Phase::Ready, Some(TaskState::Queued), there, "pending"),
-            (Phase::Ready, Some(TaskState::Queued), stopping, "canceling"),
-            (Phase::Ready, Some(TaskState::Starting), there, "starting"),
-            (Phase::Ready, Some(TaskState::Running), there, "busy"),
-            (Phase::Ready, Some(TaskState::Running), stopping, "busy"),
-            (Phase::Ready, Some(TaskState::Running), gone, "failed"),
-            (Phase::Ready, Some(TaskState::Completed), there, "idle"),
-            (Phase::Ready, Some(TaskState::Failed), there, "idle"),
-            (Phase::Ready, Some(TaskState::Stopped), stopping, "idle"),
+            (Phase::Preparing, None, false, "starting"),
+            (Phase::Failed, None, true, "failed"),
+            (Phase::Deleting, Some(TaskState::Running), true, "deleting"),
+            (Phase::Ready, None, true, "idle"),
+            (Phase::Ready, Some(TaskState::Queued), true, "busy"),
+            (Phase::Ready, Some(TaskState::Starting), true, "busy"),
+            (Phase::Ready, Some(TaskState::Running), true, "busy"),
+            (Phase::Ready, Some(TaskState::Running), false, "failed"),
+            (Phase::Ready, Some(TaskState::Completed), true, "idle"),
+            (Phase::Ready, Some(TaskState::Failed), true, "idle"),
+            (Phase::Ready, Some(TaskState::Stopped), true, "idle"),
         ];
-        for (phase, state, evidence, expected) in cases {
+        for (phase, state, has_directory, expected) in cases {
             let task = state.map(task);
-            let (status, _) = derive(&agent(phase), task.as_ref(), evidence);
-            assert_eq!(status.as_str(), expected, "{phase:?} {state:?} {evidence:?}");
+            let (status, _) = derive(&agent(phase), task.as_ref(), has_directory);
+            assert_eq!(status.as_str(), expected, "{phase:?} {state:?} {has_directory}");
         }
+        let restarting = AgentRow { intent: Some(Intent::Restart), ..agent(Phase::Ready) };
+        assert_eq!(derive(&restarting, None, true).0.as_str(), "starting");
     }
 }

@@ -1,47 +1,45 @@
-//! The durable record of the fleet: one SQLite file, one writer thread, group commit.
+//! The record of the fleet: documents in the home's database, and a copy of them in memory for reading.
 //!
-//! A change is visible, and its caller answered, only after the disk has it. Changes of one agent are made by whoever
-//! holds that agent's lock, so the writer has only one thing to decide: whether a name is still free.
+//! A change is visible, and its caller answered, only after the disk has it. The owner of an agent alone changes its rows;
+//! what is decided here is whether a name is free, and which events a change is.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crewkit_agent::{FileFault, StoreLock};
-use rusqlite::{Connection, ErrorCode, params};
-use tokio::sync::{mpsc, oneshot, watch};
+use crewkit_agent::{DocumentChange, Documents, NewEvent};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
-use super::record::{AgentRow, ProjectRow, TaskRow};
+use super::record::{AgentRow, ProjectRow, TaskRow, TaskState};
 
-/// Layout of the file; a newer one is refused untouched.
-const LAYOUT: u32 = 1;
-/// Requests written together at most.
-const BATCH: usize = 256;
-/// Requests that may wait.
-const QUEUE: usize = 1024;
-
-const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS agents (
-        id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, body TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS tasks (
-        id TEXT PRIMARY KEY, agent TEXT NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL,
-        UNIQUE (agent, number)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS projects (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-";
+const AGENT: &str = "agent";
+const TASK: &str = "task";
+const PROJECT: &str = "project";
+/// Projects in which somebody has made an agent.
+const TRUSTED: &str = "trusted";
+/// The mark of everything that belongs to this fleet.
+const FLEET: &str = "fleet";
 
 /// Why something was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The file cannot be used.
+    /// The database cannot be used.
     #[error(transparent)]
-    File(#[from] FileFault),
-    /// The name is taken, or the note made already.
+    Database(#[from] crewkit_agent::StoreError),
+    /// A document cannot be read.
+    #[error("the {kind} `{id}` in the home's database cannot be read: {why}")]
+    Damaged {
+        /// What it is.
+        kind: &'static str,
+        /// Which.
+        id: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The name is taken.
     #[error("the name is taken")]
     Taken,
-    /// The writer is gone.
-    #[error("the store is closed")]
-    Closed,
 }
 
 /// One change.
@@ -49,6 +47,7 @@ pub enum StoreError {
 pub(crate) enum Change {
     /// A new agent; refused when the name is taken.
     NewAgent(AgentRow),
+    /// Replaces an agent that is there.
     PutAgent(AgentRow),
     PutTask(TaskRow),
     /// Forgets an agent and its tasks.
@@ -57,22 +56,19 @@ pub(crate) enum Change {
     PutProject(ProjectRow),
     /// Forgets a project, and that it was trusted.
     DropProject(String),
-    /// Notes that an agent was made in the project; refused when that is noted already.
+    /// Records that somebody made an agent in the project.
     TrustProject(String),
-}
-
-struct Request {
-    changes: Vec<Change>,
-    reply: oneshot::Sender<Result<(), StoreError>>,
 }
 
 /// What is on disk, for reading.
 #[derive(Debug, Default)]
 struct Memory {
     agents: BTreeMap<String, Arc<AgentRow>>,
+    /// Ids by name, also of agents that are about to be written.
     names: HashMap<String, String>,
     tasks: HashMap<String, Vec<Arc<TaskRow>>>,
     projects: BTreeMap<String, ProjectRow>,
+    trusted: BTreeSet<String>,
 }
 
 impl Memory {
@@ -99,76 +95,157 @@ impl Memory {
                 self.tasks.values_mut().for_each(|tasks| tasks.retain(|task| task.id != id));
             }
             Change::PutProject(row) => drop(self.projects.insert(row.id.clone(), row)),
-            Change::DropProject(id) => drop(self.projects.remove(&id)),
-            Change::TrustProject(_) => {}
+            Change::DropProject(id) => {
+                self.projects.remove(&id);
+                self.trusted.remove(&id);
+            }
+            Change::TrustProject(id) => drop(self.trusted.insert(id)),
+        }
+    }
+
+    /// Reserves the names of new agents. Refuses all of them if one is taken.
+    fn reserve(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        let new = changes.iter().filter_map(|change| match change {
+            Change::NewAgent(row) => Some((row.name.to_ascii_lowercase(), row.id.clone())),
+            _ => None,
+        });
+        let new: Vec<_> = new.collect();
+        if new.iter().any(|(name, _)| self.names.contains_key(name)) {
+            return Err(StoreError::Taken);
+        }
+        self.names.extend(new);
+        Ok(())
+    }
+
+    /// Frees the names of agents that could not be written.
+    fn release(&mut self, changes: &[Change]) {
+        for change in changes {
+            if let Change::NewAgent(row) = change {
+                self.names.remove(&row.name.to_ascii_lowercase());
+            }
+        }
+    }
+
+    fn documents(&self, change: &Change) -> Vec<DocumentChange> {
+        let put = |kind, id: &str, body: &dyn erased::Json| {
+            vec![DocumentChange::Put { kind, id: id.to_owned(), body: body.json() }]
+        };
+        let delete = |kind, id: &str| DocumentChange::Delete { kind, id: id.to_owned() };
+        match change {
+            Change::NewAgent(row) | Change::PutAgent(row) => put(AGENT, &row.id, row),
+            Change::PutTask(row) => put(TASK, &row.id, row),
+            Change::DropAgent(id) => {
+                let tasks = self.tasks.get(id).into_iter().flatten();
+                tasks.map(|task| delete(TASK, &task.id)).chain([delete(AGENT, id)]).collect()
+            }
+            Change::DropTask(id) => vec![delete(TASK, id)],
+            Change::PutProject(row) => put(PROJECT, &row.id, row),
+            Change::DropProject(id) => vec![delete(PROJECT, id), delete(TRUSTED, id)],
+            Change::TrustProject(id) => put(TRUSTED, id, &true),
+        }
+    }
+
+    /// What a change is to those who watch. The subject of an agent and its tasks is the agent's place and name, the
+    /// position of a task its number.
+    fn event(&self, change: &Change, together: &[Change]) -> Option<NewEvent> {
+        let subject = |agent: &AgentRow| format!("local/{}", agent.name);
+        let event = |kind, subject: String, position| Some(NewEvent { kind, subject, position });
+        match change {
+            Change::NewAgent(row) => event("agent.created", subject(row), 0),
+            Change::PutAgent(row) => {
+                let before = self.agents.get(&row.id)?;
+                let status = |row: &AgentRow| (row.phase, row.intent, row.failure.clone());
+                if status(before) == status(row) {
+                    return None;
+                }
+                event("agent.status", subject(row), 0)
+            }
+            Change::DropAgent(id) => event("agent.deleted", subject(self.agents.get(id)?), 0),
+            Change::PutTask(row) => {
+                let before =
+                    self.tasks.get(&row.agent).and_then(|tasks| tasks.iter().find(|task| task.id == row.id));
+                let kind = match (before.map(|task| task.state), row.state) {
+                    (None, _) => "task.queued",
+                    (Some(before), now) if now.is_over() && !before.is_over() => "task.ended",
+                    (Some(before), TaskState::Running) if before != TaskState::Running => "task.started",
+                    _ => return None,
+                };
+                // The first task is written together with its agent.
+                let new = together.iter().find_map(|change| match change {
+                    Change::NewAgent(agent) if agent.id == row.agent => Some(agent),
+                    _ => None,
+                });
+                event(kind, subject(self.agents.get(&row.agent).map(Arc::as_ref).or(new)?), row.number)
+            }
+            Change::PutProject(row) => event("project.added", row.id.clone(), 0),
+            Change::DropProject(id) => event("project.removed", id.clone(), 0),
+            Change::DropTask(_) | Change::TrustProject(_) => None,
         }
     }
 }
 
-/// Sends changes to the writer and reads what is on disk.
+/// Writes changes and reads what is on disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
-    requests: mpsc::Sender<Request>,
+    documents: Documents,
     memory: Arc<RwLock<Memory>>,
-    version: watch::Receiver<u64>,
+    version: watch::Sender<u64>,
     /// Marks everything that belongs to this store.
     fleet: Arc<str>,
 }
 
-impl std::fmt::Debug for Request {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request").field("changes", &self.changes).finish_non_exhaustive()
-    }
-}
-
 impl Store {
-    /// Opens the file at `path` and starts the writer. Blocks.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let lock_path = path.with_extension("lock");
-        let lock = StoreLock::take(&lock_path)
-            .map_err(|source| FileFault::io(&lock_path, source))?
-            .ok_or_else(|| FileFault::Locked { path: path.to_owned() })?;
-        let failed = |source| FileFault::sqlite(path, source);
-        let connection = Connection::open(path).map_err(failed)?;
-        let layout: u32 =
-            connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
-        if layout > LAYOUT {
-            return Err(FileFault::TooNew { path: path.to_owned(), found: layout, known: LAYOUT }.into());
-        }
-        connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
-        connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-        connection.execute_batch(SCHEMA).map_err(failed)?;
-        connection.pragma_update(None, "user_version", LAYOUT).map_err(failed)?;
-        let fresh = uuid::Uuid::now_v7().simple().to_string();
-        connection
-            .execute("INSERT OR IGNORE INTO meta VALUES ('fleet', ?1)", params![fresh])
-            .map_err(failed)?;
-        let fleet: String = connection
-            .query_row("SELECT value FROM meta WHERE key = 'fleet'", [], |row| row.get(0))
-            .map_err(failed)?;
-        let memory = Arc::new(RwLock::new(load(&connection, path)?));
-        let (requests, inbox) = mpsc::channel(QUEUE);
-        let (pulse, version) = watch::channel(0);
-        let writer = Writer {
-            connection,
-            path: path.to_owned(),
-            memory: Arc::clone(&memory),
-            inbox,
-            pulse,
-            _lock: lock,
+    /// Reads what is there.
+    pub(crate) async fn open(documents: Documents) -> Result<Self, StoreError> {
+        let reader = documents.clone();
+        let read = tokio::task::spawn_blocking(move || load(&reader)).await;
+        let (memory, fleet) = read.unwrap_or(Err(crewkit_agent::StoreError::Closed.into()))?;
+        let fleet = match fleet {
+            Some(fleet) => fleet,
+            None => {
+                let fleet = uuid::Uuid::now_v7().simple().to_string();
+                let body = erased::Json::json(&fleet);
+                let mark = DocumentChange::Put { kind: FLEET, id: FLEET.to_owned(), body };
+                documents.write(vec![mark], Vec::new()).await?;
+                fleet
+            }
         };
-        std::thread::Builder::new()
-            .name("crewkit-fleet".to_owned())
-            .spawn(move || writer.run())
-            .map_err(|source| FileFault::io(path, source))?;
-        Ok(Self { requests, memory, version, fleet: fleet.into() })
+        let (version, _) = watch::channel(0);
+        Ok(Self { documents, memory: Arc::new(RwLock::new(memory)), version, fleet: fleet.into() })
     }
 
-    /// Makes changes, all or none; returns when they are on disk.
+    /// Makes changes, all or none; returns when they are on disk. They are made even if the returned future is dropped.
     pub(crate) async fn write(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.requests.send(Request { changes, reply }).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        let (documents, events) = {
+            let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+            memory.reserve(&changes)?;
+            // An agent that is gone is not written again.
+            let is_late = |change: &Change| matches!(change, Change::PutAgent(row) if !memory.agents.contains_key(&row.id));
+            let made = || changes.iter().filter(|change| !is_late(change));
+            let documents: Vec<_> = made().flat_map(|change| memory.documents(change)).collect();
+            (documents, made().filter_map(|change| memory.event(change, &changes)).collect())
+        };
+        let store = self.clone();
+        let writing = tokio::spawn(async move {
+            let written = store.documents.write(documents, events).await;
+            let mut memory = store.memory.write().unwrap_or_else(PoisonError::into_inner);
+            match &written {
+                Ok(()) => {
+                    for change in changes {
+                        let is_late =
+                            matches!(&change, Change::PutAgent(row) if !memory.agents.contains_key(&row.id));
+                        if !is_late {
+                            memory.apply(change);
+                        }
+                    }
+                }
+                Err(_) => memory.release(&changes),
+            }
+            drop(memory);
+            store.version.send_modify(|version| *version += 1);
+            written
+        });
+        Ok(writing.await.unwrap_or(Err(crewkit_agent::StoreError::Closed))?)
     }
 
     fn read<T>(&self, look: impl FnOnce(&Memory) -> T) -> T {
@@ -208,174 +285,61 @@ impl Store {
         self.read(|memory| memory.projects.values().cloned().collect())
     }
 
+    /// Whether nobody has made an agent in the project yet; true once.
+    pub(crate) fn is_first_in(&self, project: &str) -> bool {
+        let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        memory.trusted.insert(project.to_owned())
+    }
+
+    /// Takes [`Self::is_first_in`] back: the agent could not be made.
+    pub(crate) fn is_still_first_in(&self, project: &str) {
+        self.memory.write().unwrap_or_else(PoisonError::into_inner).trusted.remove(project);
+    }
+
     /// Hears of every change.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
-        self.version.clone()
+        self.version.subscribe()
     }
 }
 
-fn load(connection: &Connection, path: &Path) -> Result<Memory, StoreError> {
+fn load(documents: &Documents) -> Result<(Memory, Option<String>), StoreError> {
     let mut memory = Memory::default();
-    for row in rows::<AgentRow>(connection, path, "SELECT id, body FROM agents")? {
-        memory.apply(Change::PutAgent(row));
-    }
-    for row in rows::<TaskRow>(connection, path, "SELECT id, body FROM tasks ORDER BY agent, number")? {
+    rows(documents, AGENT)?.into_iter().for_each(|row| memory.apply(Change::NewAgent(row)));
+    let mut tasks: Vec<TaskRow> = rows(documents, TASK)?;
+    tasks.sort_by_key(|task| task.number);
+    for row in tasks {
         memory.apply(Change::PutTask(row));
     }
-    for row in rows::<ProjectRow>(connection, path, "SELECT id, body FROM projects")? {
-        memory.apply(Change::PutProject(row));
-    }
-    Ok(memory)
+    rows(documents, PROJECT)?.into_iter().for_each(|row| memory.apply(Change::PutProject(row)));
+    memory.trusted = documents.all(TRUSTED)?.into_iter().map(|(id, _)| id).collect();
+    Ok((memory, rows(documents, FLEET)?.pop()))
 }
 
-fn rows<T: serde::de::DeserializeOwned>(
-    connection: &Connection,
-    path: &Path,
-    query: &str,
-) -> Result<Vec<T>, StoreError> {
-    let failed = |source| FileFault::sqlite(path, source);
-    let mut statement = connection.prepare(query).map_err(failed)?;
-    let pairs = statement
-        .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))
-        .map_err(failed)?;
-    pairs
-        .map(|pair| {
-            let (id, body) = pair.map_err(failed)?;
-            serde_json::from_str(&body).map_err(|error| {
-                FileFault::Damaged { path: path.to_owned(), what: id, why: error.to_string() }.into()
-            })
-        })
-        .collect()
-}
-
-struct Writer {
-    connection: Connection,
-    path: PathBuf,
-    memory: Arc<RwLock<Memory>>,
-    inbox: mpsc::Receiver<Request>,
-    pulse: watch::Sender<u64>,
-    _lock: StoreLock,
-}
-
-impl Writer {
-    fn run(mut self) {
-        while let Some(first) = self.inbox.blocking_recv() {
-            let mut requests = vec![first];
-            while requests.len() < BATCH
-                && let Ok(request) = self.inbox.try_recv()
-            {
-                requests.push(request);
-            }
-            self.process(requests);
-        }
-        let _ = self.connection.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()));
-    }
-
-    fn process(&mut self, requests: Vec<Request>) {
-        let written = self.write(&requests);
-        match written {
-            Ok(outcomes) => {
-                let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-                let mut answers = Vec::with_capacity(requests.len());
-                for (request, outcome) in requests.into_iter().zip(outcomes) {
-                    if outcome.is_ok() {
-                        request.changes.into_iter().for_each(|change| memory.apply(change));
-                    }
-                    answers.push((request.reply, outcome));
-                }
-                drop(memory);
-                self.pulse.send_modify(|version| *version += 1);
-                for (reply, outcome) in answers {
-                    let _ = reply.send(outcome);
-                }
-            }
-            Err(source) => {
-                let error = StoreError::from(FileFault::sqlite(&self.path, source));
-                tracing::error!(%error, "a change of the fleet could not be written");
-                for request in requests {
-                    let _ = request.reply.send(Err(error.clone()));
-                }
-            }
-        }
-    }
-
-    /// One transaction for all; a request that is refused takes only itself back.
-    fn write(&mut self, requests: &[Request]) -> rusqlite::Result<Vec<Result<(), StoreError>>> {
-        let mut transaction = self.connection.transaction()?;
-        let mut outcomes = Vec::with_capacity(requests.len());
-        for request in requests {
-            let point = transaction.savepoint()?;
-            let made = request.changes.iter().try_for_each(|change| make(&point, change));
-            match made {
-                Ok(()) => {
-                    point.commit()?;
-                    outcomes.push(Ok(()));
-                }
-                Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
-                    drop(point);
-                    outcomes.push(Err(StoreError::Taken));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        transaction.commit()?;
-        Ok(outcomes)
-    }
-}
-
-/// The key under which is noted that a project is trusted.
-fn trusted(project: &str) -> String {
-    format!("trusted {project}")
-}
-
-fn make(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
-    let json = |value: &dyn erased::Json| value.json();
-    match change {
-        Change::NewAgent(row) => connection
-            .prepare_cached("INSERT INTO agents VALUES (?1, ?2, ?3)")?
-            .execute(params![row.id, row.name, json(row)?]),
-        Change::PutAgent(row) => connection
-            .prepare_cached("UPDATE agents SET body = ?2 WHERE id = ?1")?
-            .execute(params![row.id, json(row)?]),
-        Change::PutTask(row) => connection
-            .prepare_cached(
-                "INSERT INTO tasks VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO UPDATE SET body = excluded.body",
-            )?
-            .execute(params![row.id, row.agent, i64::try_from(row.number).unwrap_or(i64::MAX), json(row)?]),
-        Change::DropAgent(id) => {
-            connection.prepare_cached("DELETE FROM tasks WHERE agent = ?1")?.execute(params![id])?;
-            connection.prepare_cached("DELETE FROM agents WHERE id = ?1")?.execute(params![id])
-        }
-        Change::DropTask(id) => connection.prepare_cached("DELETE FROM tasks WHERE id = ?1")?.execute(params![id]),
-        Change::PutProject(row) => connection
-            .prepare_cached("INSERT OR REPLACE INTO projects VALUES (?1, ?2)")?
-            .execute(params![row.id, json(row)?]),
-        Change::DropProject(id) => {
-            connection.prepare_cached("DELETE FROM meta WHERE key = ?1")?.execute(params![trusted(id)])?;
-            connection.prepare_cached("DELETE FROM projects WHERE id = ?1")?.execute(params![id])
-        }
-        Change::TrustProject(id) => {
-            connection.prepare_cached("INSERT INTO meta VALUES (?1, '')")?.execute(params![trusted(id)])
-        }
-    }
-    .map(drop)
+fn rows<T: DeserializeOwned>(documents: &Documents, kind: &'static str) -> Result<Vec<T>, StoreError> {
+    let read = |(id, body): (String, String)| {
+        serde_json::from_str(&body).map_err(|error| StoreError::Damaged { kind, id, why: error.to_string() })
+    };
+    documents.all(kind)?.into_iter().map(read).collect()
 }
 
 mod erased {
-    /// Anything that can be stored as a body.
+    /// Anything that can be stored.
     pub(super) trait Json {
-        fn json(&self) -> rusqlite::Result<String>;
+        fn json(&self) -> String;
     }
 
-    impl<T: serde::Serialize> Json for T {
-        fn json(&self) -> rusqlite::Result<String> {
-            serde_json::to_string(self).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+    impl<T: super::Serialize> Json for T {
+        fn json(&self) -> String {
+            // Rows are plain structs with text keys, which always have a JSON form.
+            serde_json::to_string(self).unwrap_or_default()
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crewkit_agent::{Engine, Options};
+
     use super::super::record::Phase;
     use super::*;
 
@@ -391,53 +355,52 @@ mod tests {
             workspace: None,
             failure: None,
             kit: None,
+            settings: None,
+            intent: None,
+            key: None,
             created_ms: 1,
             updated_ms: 1,
         }
     }
 
+    async fn engine(dir: &std::path::Path) -> Engine {
+        Engine::open(Options::new(dir)).await.unwrap()
+    }
+
     #[tokio::test]
     async fn names_are_unique_without_regard_to_case_and_all_or_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("fleet.db");
-        let store = Store::open(&path).unwrap();
+        let engine = engine(dir.path()).await;
+        let store = Store::open(engine.documents()).await.unwrap();
         store.write(vec![Change::NewAgent(agent("1", "Papi"))]).await.unwrap();
         let both = vec![Change::NewAgent(agent("3", "sony")), Change::NewAgent(agent("2", "PAPI"))];
         assert!(matches!(store.write(both).await, Err(StoreError::Taken)));
         assert_eq!(store.agents().len(), 1);
         assert_eq!(store.named("pApI").unwrap().id, "1");
-        assert!(matches!(Store::open(&path), Err(StoreError::File(FileFault::Locked { .. }))));
-        let fleet = store.fleet().to_owned();
-        drop(store);
-        let again = loop {
-            match Store::open(&path) {
-                Err(StoreError::File(FileFault::Locked { .. })) => tokio::task::yield_now().await,
-                opened => break opened.unwrap(),
-            }
-        };
-        assert_eq!((again.fleet(), again.agents().len()), (fleet.as_str(), 1));
+        store.write(vec![Change::NewAgent(agent("3", "sony"))]).await.unwrap();
+        let again = Store::open(engine.documents()).await.unwrap();
+        assert_eq!((again.fleet(), again.agents().len()), (store.fleet(), 2));
         again.write(vec![Change::DropAgent("1".to_owned())]).await.unwrap();
+        again.write(vec![Change::PutAgent(agent("1", "Papi"))]).await.unwrap();
+        assert!(again.named("papi").is_none(), "a late change makes no agent");
         again.write(vec![Change::NewAgent(agent("2", "PAPI"))]).await.unwrap();
+        let third = Store::open(engine.documents()).await.unwrap();
+        assert_eq!(third.named("papi").unwrap().id, "2");
+        let kinds: Vec<_> =
+            engine.events(0, 100).await.unwrap().events.into_iter().map(|event| event.kind).collect();
+        let of_agents: Vec<_> = kinds.iter().filter(|kind| kind.starts_with("agent.")).collect();
+        assert_eq!(of_agents, ["agent.created", "agent.created", "agent.deleted", "agent.created"]);
     }
 
     #[tokio::test]
     async fn many_at_once_are_all_written_and_one_name_is_given_once() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("fleet.db")).unwrap();
+        let engine = engine(dir.path()).await;
+        let store = Store::open(engine.documents()).await.unwrap();
         let wishes = (0..200)
             .map(|n| store.write(vec![Change::NewAgent(agent(&n.to_string(), &format!("a{}", n / 2)))]));
         let outcomes = futures_util::future::join_all(wishes).await;
         assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 100);
         assert_eq!(store.agents().len(), 100);
-    }
-
-    #[test]
-    fn a_newer_layout_is_refused_untouched() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("fleet.db");
-        Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
-        let before = std::fs::read(&path).unwrap();
-        assert!(matches!(Store::open(&path), Err(StoreError::File(FileFault::TooNew { found: 99, .. }))));
-        assert_eq!(std::fs::read(&path).unwrap(), before);
     }
 }

@@ -1,47 +1,55 @@
-//! Carrying out tasks: waiting for a place, starting a driver, hearing of its end, writing it down.
+//! Carrying out tasks: waiting for a place, starting a driver, hearing of its end. The agent's owner records it.
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crewkit_agent::contract::End;
-use crewkit_agent::driver::{ProcessDriver, Stdin};
+use crewkit_agent::driver::Stdin;
 use crewkit_agent::engine::{Start, Until};
-use crewkit_agent::{RunRecord, RunSpec};
+use crewkit_agent::{Pool, RunRecord, RunSpec};
 use crewkit_core::run::RunState;
-use tokio::sync::watch;
+use futures_util::FutureExt;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::held::{Adoption, Ending, Exit, Held, Order, Parcel};
 use super::options::{LOOP, REHEARSAL};
 use super::record::{AgentRow, TaskRow, TaskState};
-use super::store::{Change, StoreError};
-use super::{Local, output, prompt};
+use super::{Local, output, prompt, settings};
 
-/// Pause before an end that could not be written is written again.
-const REWRITE: Duration = Duration::from_secs(1);
 /// How long one wait for a run lasts before it is waited for again.
 const WAIT: Duration = Duration::from_mins(4);
 
-/// A task that is under way in this process.
-#[derive(Debug, Clone)]
+/// A task that something carries out.
+#[derive(Debug)]
 pub(super) struct Work {
-    /// Cancelled when somebody wants it to end.
+    /// Cancelled when the task is to end.
     pub(super) stop: CancellationToken,
-    done: watch::Receiver<bool>,
 }
 
-impl Work {
-    /// Returns when the end of the task is on disk.
-    pub(super) async fn done(&mut self) {
-        // An error means that the worker is gone, which is an end as well.
-        let _ = self.done.wait_for(|done| *done).await;
+/// What the owner of an agent is told about its task.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// It has come this far.
+    Began { task: String, state: TaskState, run: Option<String> },
+    /// It is over, and no process of it is left.
+    Ended { task: String, outcome: Outcome },
+}
+
+impl Report {
+    /// The task it is about.
+    pub(super) fn task(&self) -> &str {
+        match self {
+            Self::Began { task, .. } | Self::Ended { task, .. } => task,
+        }
     }
 }
 
 /// How a task ended.
 #[derive(Debug)]
-struct Outcome {
+pub(super) struct Outcome {
     state: TaskState,
     summary: Option<String>,
     reason: Option<String>,
@@ -50,7 +58,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn stopped() -> Self {
+    pub(super) fn stopped() -> Self {
         Self {
             state: TaskState::Stopped,
             summary: None,
@@ -60,13 +68,25 @@ impl Outcome {
         }
     }
 
-    fn failed(reason: &str, error: impl Into<String>) -> Self {
+    pub(super) fn failed(reason: &str, error: impl Into<String>) -> Self {
         Self {
             state: TaskState::Failed,
             summary: None,
             reason: Some(reason.to_owned()),
             error: Some(error.into()),
             tokens: 0,
+        }
+    }
+
+    /// The task with this end; when it ended is still to be noted.
+    pub(super) fn of(self, task: &TaskRow) -> TaskRow {
+        TaskRow {
+            state: self.state,
+            summary: self.summary,
+            reason: self.reason,
+            error: self.error,
+            tokens: self.tokens,
+            ..task.clone()
         }
     }
 
@@ -83,8 +103,8 @@ impl Outcome {
                 tokens,
             }),
             RunState::Stopped { reason, .. } => {
-                use crewkit_core::run::StopReason::{Requested, ServerRestarted};
-                let interrupted = matches!(reason, Requested | ServerRestarted);
+                use crewkit_core::run::StopReason::{Requested, ServerRestarted, ServerStopped};
+                let interrupted = matches!(reason, Requested | ServerRestarted | ServerStopped);
                 Some(Self {
                     state: if interrupted { TaskState::Stopped } else { TaskState::Failed },
                     summary: None,
@@ -109,65 +129,73 @@ pub(super) enum Begin {
     Run(String),
 }
 
-impl Local {
-    /// Lets a worker carry out the task.
-    pub(super) fn submit(&self, task: &TaskRow, begin: Begin) {
+impl Work {
+    /// Carries out `row` in a task of its own, which tells `report` how far it is and how it ended.
+    pub(super) fn spawn(
+        local: &Local,
+        row: TaskRow,
+        begin: Begin,
+        report: mpsc::UnboundedSender<Report>,
+    ) -> Self {
         let stop = CancellationToken::new();
-        let (finished, done) = watch::channel(false);
-        let work = Work { stop: stop.clone(), done };
-        self.works().insert(task.id.clone(), work);
-        let (local, id) = (self.clone(), task.id.clone());
-        let agent = task.agent.clone();
-        self.shared.tracker.spawn(async move {
-            tokio::select! {
-                () = local.work(&agent, &id, begin, &stop) => {}
+        let work = Self { stop: stop.clone() };
+        let (local, tracker) = (local.clone(), local.shared.tracker.clone());
+        tracker.spawn(async move {
+            let id = row.id.clone();
+            let working = AssertUnwindSafe(local.work(row, begin, &stop, &report)).catch_unwind();
+            let outcome = tokio::select! {
                 // What is recorded stays true: the next server goes on from it.
-                () = local.shared.shutdown.cancelled() => {}
-            }
-            local.works().remove(&id);
-            let _ = finished.send(true);
+                () = local.shared.shutdown.cancelled() => return,
+                worked = working => match worked {
+                    Ok(outcome) => outcome,
+                    Err(_) => {
+                        local.shared.launcher.kill(&id).await;
+                        Outcome::failed("internal", "the server failed while it worked; its log has the details")
+                    }
+                },
+            };
+            let _ = report.send(Report::Ended { task: id, outcome });
         });
+        work
     }
+}
 
-    async fn work(&self, agent: &str, task: &str, begin: Begin, stop: &CancellationToken) {
-        let place = match &begin {
+impl Local {
+    async fn work(
+        &self,
+        row: TaskRow,
+        begin: Begin,
+        stop: &CancellationToken,
+        report: &mpsc::UnboundedSender<Report>,
+    ) -> Outcome {
+        let _place = match &begin {
             // Work that is under way has its place already, whatever the limit says now.
             Begin::Adopted(_) | Begin::Ended(_) | Begin::Run(_) => self.shared.places.try_acquire().ok(),
             Begin::Queued => tokio::select! {
                 biased;
-                () = stop.cancelled() => None,
+                () = stop.cancelled() => return Outcome::stopped(),
                 place = self.shared.places.acquire() => place.ok(),
             },
         };
-        let Some(mut row) = self.task(agent, task) else { return };
-        let outcome = if stop.is_cancelled() && row.state == TaskState::Queued {
-            Outcome::stopped()
-        } else {
-            match self.carry_out(&mut row, begin, stop).await {
-                Ok(outcome) => outcome,
-                Err(error) => Outcome::failed("driver_failed", error),
-            }
-        };
-        row.state = outcome.state;
-        row.summary = outcome.summary;
-        row.reason = outcome.reason;
-        row.error = outcome.error;
-        row.tokens = outcome.tokens;
-        row.ended_ms = Some(self.now_ms());
-        self.write_end(row).await;
-        drop(place);
+        let worked = self.carry_out(&row, begin, stop, report).await;
+        worked.unwrap_or_else(|error| Outcome::failed("driver_failed", error))
     }
 
     async fn carry_out(
         &self,
-        row: &mut TaskRow,
+        row: &TaskRow,
         begin: Begin,
         stop: &CancellationToken,
+        report: &mpsc::UnboundedSender<Report>,
     ) -> Result<Outcome, String> {
+        let report_state = |row: &TaskRow, state, run: Option<&str>| {
+            let run = run.map(str::to_owned);
+            let _ = report.send(Report::Began { task: row.id.clone(), state, run });
+        };
         match begin {
             Begin::Ended(exit) => Ok(self.outcome_of_process(row, exit).await),
             Begin::Adopted(held) => {
-                self.note_running(row, None).await.map_err(|error| error.to_string())?;
+                report_state(row, TaskState::Running, None);
                 Ok(self.attend(row, held, stop).await)
             }
             Begin::Run(run) => {
@@ -175,17 +203,17 @@ impl Local {
                 if let Some(outcome) = Outcome::of_run(&record) {
                     return Ok(outcome);
                 }
-                self.note_running(row, Some(run.clone())).await.map_err(|error| error.to_string())?;
+                report_state(row, TaskState::Running, Some(&run));
                 self.attend_run(&run, stop).await
             }
             Begin::Queued => {
-                row.state = TaskState::Starting;
-                self.put_task(row).await.map_err(|error| error.to_string())?;
+                report_state(row, TaskState::Starting, None);
                 let agent = self.shared.store.agent(&row.agent).ok_or("the agent is gone")?;
+                let running = |run: Option<&str>| report_state(row, TaskState::Running, run);
                 if row.driver == LOOP || row.driver == REHEARSAL {
-                    self.carry_out_run(row, &agent, stop).await
+                    self.carry_out_run(row, &agent, stop, &running).await
                 } else {
-                    self.carry_out_process(row, &agent, stop).await
+                    self.carry_out_process(row, &agent, stop, &running).await
                 }
             }
         }
@@ -193,9 +221,10 @@ impl Local {
 
     async fn carry_out_run(
         &self,
-        row: &mut TaskRow,
+        row: &TaskRow,
         agent: &AgentRow,
         stop: &CancellationToken,
+        running: &(impl Fn(Option<&str>) + Sync),
     ) -> Result<Outcome, String> {
         let role = self.role_of(agent);
         let seconds = self.seconds_for(agent);
@@ -206,12 +235,18 @@ impl Local {
             max_turns: role.max_turns,
             max_tokens: role.max_tokens,
             max_seconds: (seconds > 0).then_some(seconds),
+            pool: Pool::Fleet,
         };
         // The key makes a second start of the same task find the first.
-        let start = Start { contract: self.contract_of(row, agent), spec, key: Some(row.id.clone()) };
+        let start = Start {
+            contract: self.contract_of(row, agent),
+            spec,
+            key: Some(row.id.clone()),
+            settings: Some(self.run_settings(&agent.id)),
+        };
         let record = self.shared.engine.start(start).await.map_err(|error| error.to_string())?;
         let run = record.id.to_string();
-        self.note_running(row, Some(run.clone())).await.map_err(|error| error.to_string())?;
+        running(Some(&run));
         self.attend_run(&run, stop).await
     }
 
@@ -234,12 +269,13 @@ impl Local {
 
     async fn carry_out_process(
         &self,
-        row: &mut TaskRow,
+        row: &TaskRow,
         agent: &AgentRow,
         stop: &CancellationToken,
+        running: &(impl Fn(Option<&str>) + Sync),
     ) -> Result<Outcome, String> {
-        let driver =
-            self.driver(&row.driver).ok_or_else(|| format!("there is no driver `{}`", row.driver))?;
+        let run_settings = self.run_settings(&agent.id);
+        let driver = settings::driver(&run_settings, &row.driver)?.ok_or("the loop is no command line")?;
         let dir = self.task_dir(row);
         tokio::fs::create_dir_all(&dir).await.map_err(|error| format!("{}: {error}", dir.display()))?;
         let contract = self.contract_of(row, agent);
@@ -253,10 +289,11 @@ impl Local {
             grace_ms: limits.fleet_stop_confirm_ms * 2 / 3,
         };
         let stdin = (driver.stdin == Stdin::Contract).then_some(contract.as_str());
-        let parcel = Parcel { order: &order, stdin, environment: &driver.environment };
+        let environment = [run_settings.environment.as_slice(), &driver.environment].concat();
+        let parcel = Parcel { order: &order, stdin, environment: &environment };
         match self.shared.launcher.launch(&dir, parcel).await {
             Ok(Adoption::Alive(held)) => {
-                self.note_running(row, None).await.map_err(|error| error.to_string())?;
+                running(None);
                 Ok(self.attend(row, held, stop).await)
             }
             Ok(Adoption::Ended(exit)) => Ok(self.outcome_of_process(row, exit).await),
@@ -284,7 +321,8 @@ impl Local {
     }
 
     async fn outcome_of_process(&self, row: &TaskRow, exit: Exit) -> Outcome {
-        let Some(driver) = self.driver(&row.driver) else {
+        let run_settings = self.run_settings(&row.agent);
+        let Ok(Some(driver)) = settings::driver(&run_settings, &row.driver) else {
             return Outcome::failed("driver_failed", format!("there is no driver `{}` any more", row.driver));
         };
         let (dir, format, name) = (self.task_dir(row), driver.format, driver.name.clone());
@@ -325,7 +363,7 @@ impl Local {
         let tasks = self.shared.store.tasks(&agent.id);
         let past: Vec<&TaskRow> =
             tasks.iter().map(|task| &**task).filter(|task| task.number < row.number).collect();
-        let project = self.project_name(&agent.project);
+        let project = self.project_name(agent);
         prompt::contract(&row.text, &self.role_of(agent), &project, workspace, &past)
     }
 
@@ -338,52 +376,24 @@ impl Local {
         self.shared.options.home.join("tasks").join(&row.agent).join(&row.id)
     }
 
-    pub(super) fn driver(&self, name: &str) -> Option<&ProcessDriver> {
-        self.shared.options.drivers.iter().find(|driver| driver.name == name)
+    pub(super) fn task(&self, agent: &str, id: &str) -> Option<Arc<TaskRow>> {
+        self.shared.store.tasks(agent).into_iter().find(|task| task.id == id)
     }
 
-    fn task(&self, agent: &str, id: &str) -> Option<TaskRow> {
-        let tasks = self.shared.store.tasks(agent);
-        tasks.iter().find(|task| task.id == id).map(|task| TaskRow::clone(task))
-    }
-
-    async fn note_running(&self, row: &mut TaskRow, run: Option<String>) -> Result<(), StoreError> {
-        row.state = TaskState::Running;
-        row.run = run.or(row.run.take());
-        row.started_ms.get_or_insert(self.now_ms());
-        self.put_task(row).await
-    }
-
-    async fn put_task(&self, row: &TaskRow) -> Result<(), StoreError> {
-        self.shared.store.write(vec![Change::PutTask(row.clone())]).await
-    }
-
-    /// Writes the end of a task; tries again for as long as the disk does not take it.
-    async fn write_end(&self, row: TaskRow) {
-        loop {
-            let mut changes = vec![Change::PutTask(row.clone())];
-            let Some(agent) = self.shared.store.agent(&row.agent) else { return };
-            changes.push(Change::PutAgent(AgentRow { updated_ms: self.now_ms(), ..AgentRow::clone(&agent) }));
-            match self.shared.store.write(changes).await {
-                Ok(()) | Err(StoreError::Closed) => return,
-                Err(error) => {
-                    tracing::error!(task = row.id, %error, "the end of a task could not be written; trying again");
-                }
-            }
-            tokio::time::sleep(REWRITE).await;
+    /// Where the work on a task that is not over begins after a restart of the server.
+    pub(super) async fn begin_of(&self, task: &TaskRow) -> Begin {
+        if task.driver == LOOP || task.driver == REHEARSAL {
+            // A run that was never noted is found by its key when it is started again.
+            return task.run.clone().map_or(Begin::Queued, Begin::Run);
         }
-    }
-
-    /// Interrupts the task and waits until its end is written, at most for `patience`. Tells whether it was.
-    pub(super) async fn interrupt(&self, task: &TaskRow, patience: Duration) -> bool {
-        let work = self.works().get(&task.id).cloned();
-        let Some(mut work) = work else { return true };
-        work.stop.cancel();
-        tokio::time::timeout(patience, work.done()).await.is_ok()
-    }
-
-    pub(super) fn is_stopping(&self, task: &TaskRow) -> bool {
-        self.works().get(&task.id).is_some_and(|work| work.stop.is_cancelled())
+        match self.shared.launcher.adopt(&self.task_dir(task), &task.id).await {
+            Some(Adoption::Alive(held)) => Begin::Adopted(held),
+            Some(Adoption::Ended(exit)) => Begin::Ended(exit),
+            // It ran, and nothing is left that could tell of it.
+            None if task.state == TaskState::Running => Begin::Ended(self.shared.launcher.unseen()),
+            // No shim ever said a word, so the command never ran.
+            None => Begin::Queued,
+        }
     }
 
     /// The newest task of an agent if it is not over.

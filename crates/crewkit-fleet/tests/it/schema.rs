@@ -1,16 +1,13 @@
-//! The shape of every fleet tool's input and output, as JSON Schema text in the key order of the contracts.
+//! The shape of every fleet tool's answer, as JSON Schema text in the key order of the contracts.
 //!
-//! Outputs are closed: a field that is not written down here does not leave the fleet.
+//! The schemas are closed: a field that is not written down here does not leave the fleet.
 
-/// JSON Schemas of one tool.
-#[derive(Debug, Clone, Copy)]
-pub struct ToolSchema {
+/// The JSON Schema of one tool's answer.
+pub(crate) struct ToolSchema {
     /// Name of the tool.
-    pub tool: &'static str,
-    /// Its arguments.
-    pub input: &'static str,
+    pub(crate) tool: &'static str,
     /// Its answer when it succeeds.
-    pub output: &'static str,
+    pub(crate) output: &'static str,
 }
 
 macro_rules! moment {
@@ -31,6 +28,16 @@ macro_rules! availability {
     };
 }
 
+macro_rules! git {
+    () => {
+        concat!(
+            r#"{"type":["object","null"],"properties":{"branch":{"type":["string","null"]},"#,
+            r#""sha":{"type":["string","null"]},"dirty":{"type":["boolean","null"]}},"#,
+            r#""required":["branch","sha","dirty"],"additionalProperties":false}"#
+        )
+    };
+}
+
 macro_rules! agent {
     () => {
         concat!(
@@ -42,8 +49,9 @@ macro_rules! agent {
             r#","updated_at":"#,
             moment!(),
             r#","metadata_count":{"type":"integer","minimum":0},"metadata":{"type":"object"},"#,
-            r#""fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"#,
-            r#""online":{"type":"boolean"},"availability":"#,
+            r#""fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"git":"#,
+            git!(),
+            r#","online":{"type":"boolean"},"availability":"#,
             availability!(),
             r#","needs_attention":{"type":"boolean"},"health":{"type":"object","properties":"#,
             r#"{"healthy":{"type":"boolean"},"reason":{"type":["string","null"]}},"#,
@@ -54,7 +62,7 @@ macro_rules! agent {
             r#""error":{"type":"string"}},"#,
             r#""required":["profile","snapshot_id","drift_count"],"additionalProperties":false}},"#,
             r#""required":["name","workspace_id","status","role","project","spec","current_task","last_task","#,
-            r#""created_at","updated_at","metadata_count","metadata","fleet_metadata","online","availability","#,
+            r#""created_at","updated_at","metadata_count","metadata","fleet_metadata","git","online","availability","#,
             r#""needs_attention","health","owner","organization","url","kit"],"additionalProperties":false}"#
         )
     };
@@ -70,12 +78,13 @@ macro_rules! summary {
             r#","updated_at":"#,
             moment!(),
             r#","metadata_count":{"type":"integer","minimum":0},"metadata":{"type":"object"},"#,
-            r#""fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"#,
-            r#""online":{"type":"boolean"},"availability":"#,
+            r#""fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"git":"#,
+            git!(),
+            r#","online":{"type":"boolean"},"availability":"#,
             availability!(),
             r#","needs_attention":{"type":"boolean"}},"#,
             r#""required":["name","status","role","project","current_task","last_task","created_at","updated_at","#,
-            r#""metadata_count","metadata","fleet_metadata","online","availability","needs_attention"],"#,
+            r#""metadata_count","metadata","fleet_metadata","git","online","availability","needs_attention"],"#,
             r#""additionalProperties":false}"#
         )
     };
@@ -94,7 +103,8 @@ macro_rules! task {
             r#","completed_at":"#,
             moment_or_null!(),
             r#","message":{"type":"string"},"uri":{"type":"string"},"needs_user_attention":{"type":"boolean"},"#,
-            r#""state":{"type":"string"}},"required":["id","agent_name","summary","status","source","created_at","#,
+            r#""state":{"type":"string"},"phase":{"enum":["queued","working"]}},"#,
+            r#""required":["id","agent_name","summary","status","source","created_at","#,
             r#""started_at","completed_at","message","uri","needs_user_attention","state"],"#,
             r#""additionalProperties":false}"#
         )
@@ -108,12 +118,6 @@ macro_rules! pages {
             r#""page_size":{"type":"integer","minimum":1,"maximum":100},"total_pages":{"type":"integer","minimum":0},"#,
             r#""agent_name":{"type":"string"},"has_next_page":{"type":"boolean"},"has_previous_page":{"type":"boolean"}"#
         )
-    };
-}
-
-macro_rules! by_name {
-    () => {
-        r#"{"type":"object","properties":{"agent_name":{"type":"string","description":"Name of the agent"}},"required":["agent_name"]}"#
     };
 }
 
@@ -131,10 +135,9 @@ macro_rules! stopped {
 }
 
 /// Every tool, in the order the doors list them.
-pub const TOOLS: &[ToolSchema] = &[
+pub(crate) const TOOLS: &[ToolSchema] = &[
     ToolSchema {
         tool: "create_agent",
-        input: r#"{"type":"object","properties":{"name":{"type":"string","description":"Unique short name, 1-20 letters, digits and hyphens"},"project":{"type":"string","description":"Project to work on; list_agent_projects shows them"},"role":{"type":"string","description":"Role of the agent; list_agent_roles shows them. Default: coder"},"spec":{"type":"string","description":"What the agent is to do: objective, context, deliverables"},"task":{"type":"string","description":"Another name for spec"}},"required":["name","project"]}"#,
         output: concat!(
             r#"{"type":"object","properties":{"agent":"#,
             agent!(),
@@ -143,7 +146,6 @@ pub const TOOLS: &[ToolSchema] = &[
     },
     ToolSchema {
         tool: "list_agents",
-        input: r#"{"type":"object","properties":{"status_filter":{"type":["string","null"],"description":"Only agents with this status: pending, starting, busy, idle, stopping, stopped, failed, canceling, canceled, deleting, deleted, or offline"},"project_filter":{"type":["string","null"],"description":"Only agents of this project"},"role_filter":{"type":["string","null"],"description":"Only agents with this role"},"include_metadata":{"type":"boolean","description":"Whether to collect metadata of the workspaces. Default: true"},"limit":{"type":["integer","null"],"description":"Most agents in the answer"},"offset":{"type":["integer","null"],"description":"Agents to pass over first"}}}"#,
         output: concat!(
             r#"{"type":"object","properties":{"agents":{"type":"array","items":"#,
             summary!(),
@@ -152,7 +154,6 @@ pub const TOOLS: &[ToolSchema] = &[
     },
     ToolSchema {
         tool: "show_agent",
-        input: by_name!(),
         output: concat!(
             r#"{"type":"object","properties":{"agent":"#,
             agent!(),
@@ -161,7 +162,6 @@ pub const TOOLS: &[ToolSchema] = &[
     },
     ToolSchema {
         tool: "show_agent_task_history",
-        input: r#"{"type":"object","properties":{"agent_name":{"type":"string","description":"Name of the agent"},"page":{"type":"integer","description":"Page, from 1. Default: 1"},"page_size":{"type":"integer","description":"Tasks per page, at most 100. Default: 20"},"raw":{"type":"boolean","description":"Every report as it came. Default: false"}},"required":["agent_name"]}"#,
         output: concat!(
             r#"{"type":"object","properties":{"tasks":{"type":"array","items":"#,
             task!(),
@@ -175,12 +175,10 @@ pub const TOOLS: &[ToolSchema] = &[
     },
     ToolSchema {
         tool: "delete_agent",
-        input: by_name!(),
         output: r#"{"type":"object","properties":{"message":{"type":"string"},"deleted_agent":{"type":"object","properties":{"name":{"type":"string"},"workspace_id":{"type":"string"}},"required":["name","workspace_id"],"additionalProperties":false},"agent_name":{"type":"string"},"status":{"type":"string"}},"required":["message","deleted_agent","agent_name","status"],"additionalProperties":false}"#,
     },
     ToolSchema {
         tool: "start_agent_task",
-        input: r#"{"type":"object","properties":{"agent_name":{"type":"string","description":"Name of the agent"},"task_description":{"type":"string","description":"What it is to do"}},"required":["agent_name","task_description"]}"#,
         output: concat!(
             r#"{"type":"object","properties":{"task":"#,
             task!(),
@@ -189,26 +187,22 @@ pub const TOOLS: &[ToolSchema] = &[
             r#""required":["task","agent_status","message","agent_name","task_description"],"additionalProperties":false}"#
         ),
     },
-    ToolSchema { tool: "stop_agent_task", input: by_name!(), output: stopped!() },
-    ToolSchema { tool: "cancel_agent_task", input: by_name!(), output: stopped!() },
+    ToolSchema { tool: "stop_agent_task", output: stopped!() },
+    ToolSchema { tool: "cancel_agent_task", output: stopped!() },
     ToolSchema {
         tool: "list_agent_roles",
-        input: r#"{"type":"object","properties":{"project":{"type":"string","description":"Project; list_agent_projects shows them"}},"required":["project"]}"#,
         output: r#"{"type":"object","properties":{"roles":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"display_name":{"type":"string"},"description":{"type":"string"},"template_id":{"type":"string"},"id":{"type":"string"},"project_id":{"type":"string"},"project_name":{"type":"string"},"default":{"type":"boolean"}},"required":["name","display_name","description","template_id","id","project_id","project_name","default"],"additionalProperties":false}},"project_name":{"type":"string"},"total_count":{"type":"integer","minimum":0}},"required":["roles","project_name","total_count"],"additionalProperties":false}"#,
     },
     ToolSchema {
         tool: "list_agent_projects",
-        input: r#"{"type":"object","properties":{}}"#,
         output: r#"{"type":"object","properties":{"projects":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"display_name":{"type":"string"},"description":{"type":"string"},"template_id":{"type":"string"},"template_name":{"type":"string"},"id":{"type":"string"},"organization":{"type":"string"},"active_version_id":{"type":"string"}},"required":["name","display_name","description","template_id","template_name","id","organization","active_version_id"],"additionalProperties":false}},"total_count":{"type":"integer","minimum":0}},"required":["projects","total_count"],"additionalProperties":false}"#,
     },
     ToolSchema {
         tool: "restart_agent",
-        input: by_name!(),
         output: r#"{"type":"object","properties":{"agent_name":{"type":"string"},"status":{"type":"string"},"message":{"type":"string"}},"required":["agent_name","status","message"],"additionalProperties":false}"#,
     },
     ToolSchema {
         tool: "show_agent_log",
-        input: r#"{"type":"object","properties":{"agent_name":{"type":"string","description":"Name of the agent"},"page":{"type":"integer","description":"Page, from 1; the newest entries come first. Default: 1"},"page_size":{"type":"integer","description":"Entries per page, at most 100. Default: 1"}},"required":["agent_name"]}"#,
         output: concat!(
             r#"{"type":"object","properties":{"logs":{"type":"array","items":{"type":"object","properties":"#,
             r#"{"id":{"type":"integer"},"type":{"enum":["input","output"]},"content":{"type":"string"},"time":"#,
@@ -222,12 +216,11 @@ pub const TOOLS: &[ToolSchema] = &[
     },
     ToolSchema {
         tool: "wait_for_agent",
-        input: r#"{"type":"object","properties":{"agent_name":{"type":"string","description":"Name of the agent"},"status":{"type":"string","description":"Status to wait for, or offline. Default: idle"},"timeout_seconds":{"type":"integer","description":"Longest wait. Default: 60"}},"required":["agent_name"]}"#,
         output: r#"{"type":"object","properties":{"agent_name":{"type":"string"},"status":{"type":"string"},"reached":{"type":"boolean"},"last_task":{"type":["string","null"]},"needs_attention":{"type":"boolean"},"waited_seconds":{"type":"integer","minimum":0},"message":{"type":"string"}},"required":["agent_name","status","reached","last_task","needs_attention","waited_seconds","message"],"additionalProperties":false}"#,
     },
 ];
 
 /// The schemas of `tool`.
-pub fn of(tool: &str) -> Option<&'static ToolSchema> {
+pub(crate) fn of(tool: &str) -> Option<&'static ToolSchema> {
     TOOLS.iter().find(|schema| schema.tool == tool)
 }
