@@ -3,7 +3,7 @@
 //! A caller is known by what the kernel tells about its connection and by the token it sends: the owner by either, an
 //! agent only by the token of its attempt. What an agent started is that agent, whatever else it knows.
 
-use crewkit_agent::engine::AttemptGrant;
+use crewkit_agent::engine::{AttemptGrant, ON_OTHERS};
 use crewkit_core::{Code, Secret};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -78,12 +78,15 @@ impl Caller {
         }
     }
 
-    /// Checks a call before anything else is done about it. An attempt speaks for its own run alone, and need not name it.
+    /// Checks a call before anything else is done about it. An attempt speaks for its own run alone, and need not name it,
+    /// apart from what it was granted on other runs.
     pub fn authorize(&self, name: &str, arguments: &mut JsonObject) -> Result<(), String> {
         if !self.may(name) {
             return Err(format!("Agents may not call `{name}`"));
         }
-        if let Self::Attempt(grant) = self {
+        if let Self::Attempt(grant) = self
+            && !ON_OTHERS.contains(&name)
+        {
             let own = Value::from(grant.run.as_str());
             let named = arguments.entry("agent_id").or_insert_with(|| own.clone());
             if *named != own {
@@ -127,7 +130,7 @@ mod tests {
 
     fn grant(token: &str) -> Option<AttemptGrant> {
         let run = format!("{}1", crewkit_core::run::RunId::PREFIX).parse().unwrap();
-        (token == "attempt").then_some(AttemptGrant { run, may: &["agent_complete"] })
+        (token == "attempt").then_some(AttemptGrant { run, attempt: 1, may: vec!["agent_complete"] })
     }
 
     #[test]

@@ -2,51 +2,31 @@
 //!
 //! A message with a key twice means different things to different readers; refusing it removes the question.
 
-mod large;
-
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use large::Large;
-
-/// Parses `bytes` into a value nested at most `max_depth` deep. Large strings are read with pauses, so that a thread that
-/// waits for the same core gets it.
+/// Parses `bytes` into a value nested at most `max_depth` deep.
 pub fn parse(bytes: &[u8], max_depth: u64) -> Result<Value, serde_json::Error> {
-    if let Some(large) = Large::of(bytes, large::PIECE)
-        && let Ok(value) = parse_with(large.rest(), max_depth, &large)
-        && large.all_taken()
-    {
-        return Ok(value);
-    }
-    // What is wrong, and where, only the whole can tell.
-    parse_with(bytes, max_depth, &Large::default())
-}
-
-fn parse_with(bytes: &[u8], max_depth: u64, large: &Large) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = Strict { left: max_depth, large }.deserialize(&mut deserializer)?;
+    let value = Strict { left: max_depth }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
 
 #[derive(Clone, Copy)]
-struct Strict<'a> {
+struct Strict {
     left: u64,
-    large: &'a Large,
 }
 
-impl Strict<'_> {
+impl Strict {
     fn deeper<E: de::Error>(self) -> Result<Self, E> {
-        self.left
-            .checked_sub(1)
-            .map(|left| Self { left, ..self })
-            .ok_or_else(|| E::custom("nested too deeply"))
+        self.left.checked_sub(1).map(|left| Self { left }).ok_or_else(|| E::custom("nested too deeply"))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Strict<'_> {
+impl<'de> DeserializeSeed<'de> for Strict {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -54,7 +34,7 @@ impl<'de> DeserializeSeed<'de> for Strict<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Strict<'_> {
+impl<'de> Visitor<'de> for Strict {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,10 +63,6 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(Value::String(value.to_owned()))
-    }
-
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Value, E> {
-        Ok(Value::String(self.large.take(value).unwrap_or_else(|| value.to_owned())))
     }
 
     fn visit_string<E>(self, value: String) -> Result<Value, E> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crewkit_fleet::kit::{Drift, Equipped, Kit, KitError, KitFile, KitPlace};
 use crewkit_pack::PackError;
 use crewkit_pack::commands::Pack;
-use crewkit_pack::manifest::DEFAULT_PROFILE;
-use crewkit_pack::session::Select;
+use crewkit_pack::commands::Select;
+use crewkit_pack::config::manifest::DEFAULT_PROFILE;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 

@@ -6,7 +6,8 @@
 #[cfg(all(feature = "conformance", not(debug_assertions)))]
 compile_error!("the feature `conformance` is for testing only; a release must not have it");
 
-mod aside;
+pub mod asker;
+mod blocking;
 pub mod caller;
 #[cfg(feature = "conformance")]
 pub mod conformance;

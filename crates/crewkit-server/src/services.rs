@@ -2,17 +2,21 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crewkit_agent::{Engine, Error, Options};
 use crewkit_fleet::AnyFleet;
 use crewkit_pack::commands::Pack;
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::ops::{Answer, JsonObject};
+use crate::ops::{Answer, JsonObject, Progress};
 
 /// The services behind the operations, built once by the binary and shared by every door.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Services {
     /// Deployment of agent assets.
     pub pack: Option<Arc<Pack>>,
@@ -20,21 +24,62 @@ pub struct Services {
     pub fleet: Option<AnyFleet>,
     /// Agents with a text contract.
     pub agents: Arc<Agents>,
+    /// The server that carries out every operation but pack's; `None` in the process that does so itself.
+    pub remote: Option<Arc<dyn RemoteOperations>>,
+    /// The server these services belong to; `None` in a process that serves nobody.
+    pub server: Option<Arc<ServerControl>>,
+    /// Operations under way that change something. They outlive the requests that asked for them.
+    pub commands: TaskTracker,
 }
 
-/// Runs an operation in the process that has the store; the error is for people.
-pub type Forward =
-    Arc<dyn Fn(&'static str, JsonObject) -> BoxFuture<'static, Result<Answer, String>> + Send + Sync>;
+impl Services {
+    /// Waits until every operation that changes something has ended, for at most `patience`. Called before the services
+    /// are shut down, when no door accepts calls any more.
+    pub async fn finish_commands(&self, patience: Duration) {
+        self.commands.close();
+        if tokio::time::timeout(patience, self.commands.wait()).await.is_err() {
+            tracing::warn!(count = self.commands.len(), "operations were still under way at the end");
+        }
+    }
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services")
+            .field("fleet", &self.fleet)
+            .field("agents", &self.agents)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a server lets its owner do with the server itself.
+#[derive(Debug, Default)]
+pub struct ServerControl {
+    /// Ends the server.
+    pub stop: CancellationToken,
+    /// Whether the server's work ends with it.
+    pub ends_work: AtomicBool,
+}
+
+/// The operations of a server, called by its client.
+pub trait RemoteOperations: Send + Sync {
+    /// Runs the operation `name` there. Failures of the connection are answers too.
+    fn run(
+        &self,
+        name: &'static str,
+        arguments: JsonObject,
+        progress: Progress,
+        cancelled: CancellationToken,
+    ) -> BoxFuture<'static, Answer>;
+}
 
 /// The engine of the agents, opened when the first call needs it.
 ///
-/// A process that only deploys assets never touches the run store, and so never stands in the way of one that does. A process
-/// that finds the store taken hands its calls to the one that has it.
+/// A process that only deploys assets never touches the run store, and so never stands in the way of one that does.
 #[derive(Default)]
 pub struct Agents {
     options: Option<Options>,
     engine: OnceCell<Engine>,
-    forward: Option<Forward>,
 }
 
 impl Agents {
@@ -43,16 +88,9 @@ impl Agents {
         Self { options: Some(options), ..Self::default() }
     }
 
-    /// The same, with a way to the process that has the store if this one cannot.
-    #[must_use]
-    pub fn or_forward(mut self, forward: Forward) -> Self {
-        self.forward = Some(forward);
-        self
-    }
-
-    /// The way to another process, if there is one.
-    pub(crate) const fn forward(&self) -> Option<&Forward> {
-        self.forward.as_ref()
+    /// An engine that is open already.
+    pub fn opened_as(engine: Engine) -> Self {
+        Self { engine: OnceCell::new_with(Some(engine)), ..Self::default() }
     }
 
     /// The engine.

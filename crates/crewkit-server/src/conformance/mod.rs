@@ -29,7 +29,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::mcp::Handler;
 use crate::mcp::message::SUPPORTED_VERSIONS;
 
 /// The name `--toolsets` knows the fixture by.
@@ -100,7 +99,6 @@ fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
 }
 
 /// Left whole to rmcp: what the suite asks for needs the client on the other side.
-impl Handler for Fixture {}
 
 impl ServerHandler for Fixture {
     fn get_info(&self) -> ServerConfig {

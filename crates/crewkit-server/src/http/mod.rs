@@ -2,7 +2,9 @@
 
 pub mod agents;
 pub mod connections;
+mod context;
 pub mod guard;
+mod hello;
 #[cfg(target_os = "linux")]
 mod lineage;
 pub mod openapi;

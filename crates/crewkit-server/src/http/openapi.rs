@@ -2,7 +2,16 @@
 
 use serde_json::{Map, Value, json};
 
+use super::agents::{self, Route};
 use crate::ops::{Catalog, Selection};
+
+/// The adapter of the fleet.
+const ADD_PROJECT: Route = Route {
+    method: "post",
+    path: "/api/fleet/projects",
+    operation: "project_add",
+    summary: "Register a project of this machine.",
+};
 
 /// Describes every operation `selection` shows, and the routes that are no operations.
 pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
@@ -29,6 +38,26 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
             }}),
         );
     }
+    for route in agents::routes().into_iter().map(|(route, _)| route).chain([ADD_PROJECT]) {
+        let entry = catalog.get(route.operation).filter(|entry| selection.shows(&entry.operation));
+        let Some(entry) = entry else { continue };
+        let parameters: Vec<Value> = parameters(route.path)
+            .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+            .collect();
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method] = json!({
+            "operationId": format!("{} {}", route.method, route.path),
+            "summary": route.summary,
+            "description": format!("The operation `{}`, in the shape existing clients know.", route.operation),
+            "tags": [entry.operation.toolset.name()],
+            "parameters": parameters,
+            "responses": {
+                "200": {"description": "The answer."},
+                "4XX": {"description": "Refused or failed."},
+                "5XX": {"description": "Failed."},
+            },
+        });
+    }
     let plain = |summary: &str, media_type: &str| {
         let content = json!({media_type: {}});
         json!({"get": {"summary": summary, "responses": {"200": {"description": summary, "content": content}}}})
@@ -51,4 +80,9 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
         "paths": paths,
         "components": {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
     })
+}
+
+/// The names of a path's parameters.
+fn parameters(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }

@@ -43,13 +43,6 @@ impl IntoResponse for HttpProblem {
     }
 }
 
-/// Bytes taken in before the others have their turn: a body that arrives as fast as it is read is always ready.
-const TURN_BYTES: usize = 256 * 1024;
-/// Bytes taken in before other threads have theirs, which takes about a millisecond: a worker that is never without work keeps
-/// its core.
-const REST_BYTES: usize = 1 << 20;
-const REST: Duration = Duration::from_millis(1);
-
 /// How long a client that sends too much may take to come to its end.
 const DISCARD_TIME: Duration = Duration::from_secs(10);
 
@@ -64,10 +57,7 @@ pub async fn read_body(headers: &HeaderMap, body: Body, most: u64) -> Result<Vec
         }
         return Err(too_large(most));
     }
-    // Put together piece by piece as they arrive: one copy of everything at the end would hold up a worker for as long as
-    // others should wait at most.
     let mut whole = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
-    let (mut taken, mut rested) = (0, 0);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| {
             let message = format!("the body could not be read to its end: {error}");
@@ -78,14 +68,6 @@ pub async fn read_body(headers: &HeaderMap, body: Body, most: u64) -> Result<Vec
             return Err(too_large(most));
         }
         whole.extend_from_slice(&piece);
-        taken += piece.len();
-        if whole.len() - rested > REST_BYTES {
-            (rested, taken) = (whole.len(), 0);
-            tokio::time::sleep(REST).await;
-        } else if taken > TURN_BYTES {
-            taken = 0;
-            tokio::task::yield_now().await;
-        }
     }
     Ok(whole)
 }

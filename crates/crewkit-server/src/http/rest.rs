@@ -1,80 +1,40 @@
 //! The operations over plain HTTP: `POST /api/ops/{name}` with the arguments as a JSON object.
 
-use std::sync::Arc;
-
-use axum::extract::{Extension, Path, Request, State};
-use axum::response::{IntoResponse as _, Response};
-use crewkit_agent::pace;
+use axum::extract::{Path, Request};
+use axum::response::{IntoResponse, Response};
 use crewkit_core::{Code, Limits};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
+use super::context::{RequestContext, respond};
 use super::problem::{HttpProblem, read_body};
-use super::router::App;
-use crate::aside;
-use crate::caller::Caller;
+use crate::blocking;
 use crate::json;
-use crate::ops::{self, JsonObject, Progress};
+use crate::ops::{Answer, JsonObject};
 
 /// Runs one operation; a failure has the operation's own form and a status that tells its kind.
-pub async fn run_operation(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Response {
-    let shown = app.catalog.get(&name).filter(|entry| app.selection.shows(&entry.operation));
-    let Some(entry) = shown else {
-        let message = format!("there is no operation `{name}`");
-        return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
-    };
-    let body = match json_body(&app.limits, request).await {
-        Ok(body) => body,
-        Err(problem) => return problem.into_response(),
-    };
-    // When the client hangs up, axum drops this future; the guard then tells the work.
-    let cancelled = CancellationToken::new();
-    let _hang_up = cancelled.clone().drop_guard();
-    let (size, depth) = (body.len(), app.limits.json_depth);
-    let reading = move || {
-        let read = arguments(&body, depth);
-        pace::give_back(body);
-        read
-    };
-    let arguments = match aside::compute(size, reading).await {
-        Ok(arguments) => arguments,
-        Err(problem) => return problem.into_response(),
-    };
-    let services = Arc::clone(&app.services);
-    let answer =
-        ops::run(Arc::clone(entry), services, caller, arguments, Progress::default(), cancelled).await;
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, [(CONTENT_TYPE, "application/json")], answer.body.to_string()).into_response()
+pub async fn run_operation(context: RequestContext, Path(name): Path<String>, request: Request) -> Response {
+    run(&context, &name, request).await.map_or_else(IntoResponse::into_response, respond)
 }
 
-/// Registers a project of this machine: a chore of the command line. It is no row of the table, because every client would
-/// pay for it in every conversation.
-pub async fn add_project(State(app): State<Arc<App>>, request: Request) -> Response {
-    let may_create =
-        app.catalog.get("create_agent").is_some_and(|entry| app.selection.shows(&entry.operation));
-    let Some(fleet) = app.services.fleet.clone().filter(|_| may_create) else {
-        let message = "this server makes no agents";
-        return HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, message).into_response();
-    };
-    let arguments =
-        json_body(&app.limits, request).await.and_then(|body| arguments(&body, app.limits.json_depth));
-    let arguments = match arguments {
-        Ok(arguments) => arguments,
-        Err(problem) => return problem.into_response(),
-    };
-    let (status, body) = match fleet.call("add_agent_project", arguments).await {
-        Ok(body) => (200, body),
-        Err(error) => (error.kind().status(), serde_json::to_value(error.body()).unwrap_or_default()),
-    };
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+/// Registers a project of this machine.
+pub async fn add_project(context: RequestContext, request: Request) -> Response {
+    run(&context, "project_add", request).await.map_or_else(IntoResponse::into_response, respond)
+}
+
+async fn run(context: &RequestContext, name: &str, request: Request) -> Result<Answer, HttpProblem> {
+    // An operation that is not offered is told before its arguments are read.
+    context.entry(name)?;
+    let arguments = read_arguments(&context.app.limits, request).await?;
+    context.run(name, arguments).await
+}
+
+/// Reads the arguments of an operation from a JSON body.
+pub(super) async fn read_arguments(limits: &Limits, request: Request) -> Result<JsonObject, HttpProblem> {
+    let body = json_body(limits, request).await?;
+    let depth = limits.json_depth;
+    blocking::by_size(body.len(), move || arguments(&body, depth)).await
 }
 
 /// The body of a request, which must be announced as JSON.

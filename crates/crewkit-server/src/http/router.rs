@@ -16,12 +16,14 @@ use serde_json::json;
 
 use super::agents;
 use super::guard::{Guard, GuardState, guard_request};
+use super::hello::{self, AskerState};
 use super::openapi;
 use super::problem::HttpProblem;
 use super::rest;
 use crate::Services;
+use crate::asker::Askers;
 use crate::caller::Caller;
-use crate::mcp::http::McpDoor;
+use crate::mcp::http::McpEndpoint;
 use crate::metrics::Metrics;
 use crate::ops::{Catalog, Selection};
 
@@ -36,20 +38,28 @@ pub struct App {
     /// The bounds.
     pub limits: Arc<Limits>,
     /// The MCP endpoint.
-    pub mcp: McpDoor,
+    pub mcp: McpEndpoint,
+    /// Whose settings requests are carried out with.
+    pub askers: Arc<Askers>,
 }
 
 /// Every route of the server.
 pub fn router(app: App, guard: Guard) -> Router {
     let limits = Arc::clone(&app.limits);
-    let agents = agents::routes(&app);
+    let askers = Arc::new(AskerState::new(&app));
     let state = GuardState { guard, agents: Arc::clone(&app.services.agents) };
-    Router::new()
+    let mut adapters = Router::new();
+    for (route, handlers) in agents::routes() {
+        adapters = adapters.route(route.path, handlers);
+    }
+    adapters
         .route("/", get(signpost))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/api/health", get(health))
         .route("/metrics", get(metrics))
         .route("/api/openapi.json", get(openapi_document))
+        .route("/api/hello", post(hello::hello))
+        .route("/api/server/stop", post(hello::stop))
         .route("/api/ops/{name}", post(rest::run_operation))
         .route("/api/fleet/projects", post(rest::add_project))
         .route("/mcp", any(mcp))
@@ -67,7 +77,7 @@ pub fn router(app: App, guard: Guard) -> Router {
             HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, Code::MethodNotAllowed, message)
         })
         .with_state(Arc::new(app))
-        .merge(agents)
+        .layer(middleware::from_fn_with_state(askers, hello::find_asker))
         .layer(middleware::from_fn_with_state(limits, keep_time))
         .layer(middleware::from_fn_with_state(Arc::new(state), guard_request))
         .layer(middleware::from_fn(count))

@@ -4,25 +4,28 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crewkit_core::Limits;
+use crewkit_core::suggest::nearest;
 use futures_util::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams, CompleteResult,
-    DiscoverResult, Implementation, InitializeRequestParams, InitializeResult, ListPromptsRequestMethod,
-    ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
-    ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
+    CompleteResult, DiscoverResult, Implementation, InitializeRequestParams, InitializeResult,
+    ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesRequestMethod,
+    ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
+    Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::audience::Audience;
-use super::begun::{Begun, Handler, Watcher};
-use super::http::{DoorParts, McpDoor};
+use super::http::{EndpointParts, McpEndpoint};
 use super::message::SUPPORTED_VERSIONS;
 use super::stdio;
 use crate::Services;
-use crate::ops::{self, Catalog, Entry, Selection};
+use crate::ops::{self, Catalog, Entry, Progress, ProgressUpdate, Selection, Source};
 
 /// The reading end of the protocol, whatever it is.
 pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
@@ -49,12 +52,19 @@ impl McpServer {
     }
 
     /// The way in over HTTP.
-    pub fn door(self, parts: DoorParts) -> McpDoor {
-        McpDoor::new(self, parts)
+    pub fn endpoint(self, parts: EndpointParts) -> McpEndpoint {
+        McpEndpoint::new(self, parts)
     }
 
     fn shown(&self, entry: &Entry, audience: &Audience) -> bool {
-        self.selection.shows(&entry.operation) && audience.sees(&entry.operation)
+        entry.operation.doors.mcp && self.selection.shows(&entry.operation) && audience.sees(&entry.operation)
+    }
+
+    fn unknown_tool(&self, name: &str, audience: &Audience) -> ErrorData {
+        let shown = self.catalog.entries().filter(|entry| self.shown(entry, audience));
+        let near = nearest(name, shown.map(|entry| entry.operation.name));
+        let hint = near.map(|near| format!(". Did you mean `{near}`?")).unwrap_or_default();
+        ErrorData::invalid_params(format!("Unknown tool `{name}`{hint}"), None)
     }
 
     fn info(&self, audience: &Audience) -> ServerConfig {
@@ -95,6 +105,15 @@ impl McpServer {
     }
 }
 
+async fn notify(context: &RequestContext<RoleServer>, update: ProgressUpdate) {
+    let Some(token) = context.meta.get_progress_token() else { return };
+    let mut param = ProgressNotificationParam::new(token, update.done);
+    param.total = update.total;
+    param.message = update.message;
+    // A client that went away also cancels; the work ends by that.
+    let _ = context.peer.notify_progress(param).await;
+}
+
 /// An operation as an MCP tool.
 pub fn tool(entry: &Entry) -> Tool {
     let operation = &entry.operation;
@@ -109,23 +128,6 @@ pub fn tool(entry: &Entry) -> Tool {
                 .idempotent(hints.idempotent)
                 .open_world(hints.open_world),
         )
-}
-
-impl Handler for McpServer {
-    fn begin(
-        &self,
-        call: &mut CallToolRequestParams,
-        audience: &Audience,
-        watcher: Watcher,
-    ) -> Option<Begun> {
-        let entry = self.catalog.get(&call.name).filter(|entry| self.shown(entry, audience))?;
-        let arguments = call.arguments.take().unwrap_or_default();
-        let (entry, services, caller) =
-            (Arc::clone(entry), Arc::clone(&self.services), audience.caller.clone());
-        Some(Begun::new(watcher, |progress, cancelled| {
-            ops::run(entry, services, caller, arguments, progress, cancelled)
-        }))
-    }
 }
 
 impl ServerHandler for McpServer {
@@ -174,17 +176,45 @@ impl ServerHandler for McpServer {
 
     async fn call_tool(
         &self,
-        mut request: CallToolRequestParams,
+        request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let begun = match Begun::carried(&context.extensions) {
-            Some(begun) => Some(begun),
-            None => self.begin(&mut request, &Audience::of_context(&context), Watcher::from(&context.meta)),
+        let audience = Audience::of_context(&context);
+        let Some(entry) = self.catalog.get(&request.name).filter(|entry| self.shown(entry, &audience)) else {
+            return Err(self.unknown_tool(&request.name, &audience));
         };
-        match begun {
-            Some(begun) => begun.finish(&context).await,
-            None => Err(ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None)),
+        let (sender, mut updates) = mpsc::unbounded_channel();
+        let progress = match context.meta.get_progress_token() {
+            Some(_) => Progress::to(sender),
+            None => Progress::default(),
+        };
+        let cancelled = CancellationToken::new();
+        let _cancel = cancelled.clone().drop_guard();
+        let call = ops::Request {
+            caller: audience.caller,
+            source: Source::Tool,
+            arguments: request.arguments.unwrap_or_default(),
+            progress,
+            cancelled,
+        };
+        let mut work = ops::run(Arc::clone(entry), Arc::clone(&self.services), call);
+        let answer = loop {
+            tokio::select! {
+                biased;
+                Some(update) = updates.recv() => notify(&context, update).await,
+                // Nobody reads this answer; leaving drops the work.
+                () = context.ct.cancelled() => {
+                    return Err(ErrorData::internal_error("cancelled by the client", None));
+                }
+                answer = &mut work => break answer,
+            }
+        };
+        while let Ok(update) = updates.try_recv() {
+            notify(&context, update).await;
         }
+        let result =
+            if answer.failed() { CallToolResult::structured_error } else { CallToolResult::structured };
+        Ok(result(answer.body).into())
     }
 
     // rmcp would answer these with empty lists; a server that does not declare a capability must not seem to have it.

@@ -16,21 +16,20 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::BoxBody;
-use rmcp::model::{CallToolRequestParams, ProtocolVersion};
+use rmcp::ServerHandler;
+use rmcp::model::ProtocolVersion;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::audience::Audience;
-use super::begun::{Begun, FirstStep, Handler, Watcher, first_step};
 use super::in_flight::InFlight;
 use super::message::{
     self, INVALID_PARAMS, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, SESSION_NOT_FOUND, TRANSPORT_ERROR,
     id_to_json,
 };
 use super::sessions::{SessionRecords, Sessions, SharedRecords};
-use crate::aside;
+use crate::blocking;
 use crate::http::read_body;
 use crate::json;
 use crate::ops::Selection;
@@ -46,8 +45,8 @@ pub enum SessionMode {
     Stateless,
 }
 
-/// What a door is made of, beside what stands behind it.
-pub struct DoorParts {
+/// What an endpoint is made of, beside its handler.
+pub struct EndpointParts {
     /// Whether clients get sessions.
     pub mode: SessionMode,
     /// What is remembered of them.
@@ -58,29 +57,24 @@ pub struct DoorParts {
     pub stop: CancellationToken,
 }
 
-/// How the server behind the door begins a tool call.
-type Begin = dyn Fn(&mut CallToolRequestParams, &Audience, Watcher) -> Option<Begun> + Send + Sync;
-
 /// What rmcp makes of a request.
 type Service =
     dyn Fn(Request) -> BoxFuture<'static, http::Response<BoxBody<Bytes, Infallible>>> + Send + Sync;
 
 /// Serves MCP over HTTP for one handler.
 #[derive(Clone)]
-pub struct McpDoor {
-    begin: Arc<Begin>,
+pub struct McpEndpoint {
     service: Arc<Service>,
     sessions: Arc<Sessions>,
     records: Arc<SessionRecords>,
     in_flight: Arc<InFlight>,
     limits: Arc<Limits>,
-    mode: SessionMode,
 }
 
-impl McpDoor {
-    /// A door to `handler`.
-    pub fn new<H: Handler>(handler: H, parts: DoorParts) -> Self {
-        let DoorParts { mode, records, limits, stop } = parts;
+impl McpEndpoint {
+    /// The endpoint of `handler`.
+    pub fn new<H: ServerHandler + Clone + Sync>(handler: H, parts: EndpointParts) -> Self {
+        let EndpointParts { mode, records, limits, stop } = parts;
         let in_flight = Arc::new(InFlight::default());
         let sessions = Arc::new(Sessions::new(&limits, Arc::clone(&in_flight)));
         let records = Arc::new(records);
@@ -92,14 +86,12 @@ impl McpDoor {
             .with_max_request_body_bytes(usize::MAX)
             .with_cancellation_token(stop);
         config.session_store = Some(Arc::new(SharedRecords(Arc::clone(&records))));
-        let first = handler.clone();
-        let begin: Arc<Begin> = Arc::new(move |call, audience, watcher| first.begin(call, audience, watcher));
         let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&sessions), config);
         let service = Arc::new(move |request| {
             let service = service.clone();
             async move { service.handle(request).await }.boxed()
         });
-        Self { begin, service, sessions, records, in_flight, limits, mode }
+        Self { service, sessions, records, in_flight, limits }
     }
 
     /// Answers one request to the endpoint; `toolset` is set when the path names one.
@@ -140,7 +132,7 @@ impl McpDoor {
         };
         let (size, depth) = (bytes.len(), self.limits.json_depth);
         let reading = move || (json::parse(&bytes, depth).map(Posted::of), bytes);
-        let (posted, bytes) = aside::compute(size, reading).await;
+        let (posted, bytes) = blocking::by_size(size, reading).await;
         let posted = match posted {
             Ok(posted) => posted,
             Err(error) => {
@@ -155,8 +147,8 @@ impl McpDoor {
     }
 
     /// Handles what was read of one message; `bytes` are the message as it came.
-    async fn single(&self, mut parts: http::request::Parts, read: Read, mut bytes: Vec<u8>) -> Response {
-        let mut message = match read {
+    async fn single(&self, mut parts: http::request::Parts, read: Read, bytes: Vec<u8>) -> Response {
+        let message = match read {
             Ok(Some(message)) => message,
             Ok(None) => return StatusCode::ACCEPTED.into_response(),
             // A request that can be answered is answered, also when the answer is no.
@@ -173,7 +165,6 @@ impl McpDoor {
                 "this session is initialized already; leave out the session header for a new one".to_owned();
             return refuse(StatusCode::BAD_REQUEST, &Refusal { id, code: INVALID_REQUEST, message: text });
         }
-        let may_answer = self.may_answer(&parts, session.as_deref());
         if let (Some(session), Some(id)) = (session, message.request_id()) {
             self.sessions.note_used(&session);
             match InFlight::enter(&self.in_flight, session, id, self.limits.mcp_calls_in_flight) {
@@ -184,26 +175,8 @@ impl McpDoor {
                 Err(refusal) => return refuse(StatusCode::OK, &refusal),
             }
         }
-        if may_answer {
-            let audience = Audience::of_request(&parts.extensions);
-            match first_step(&mut message, |call, watcher| (self.begin)(call, &audience, watcher)) {
-                FirstStep::Answered(answer) => return json_response(StatusCode::OK, &answer),
-                FirstStep::Begun(carried) => {
-                    parts.extensions.insert(carried);
-                    // The work has its arguments; rmcp need not read them once more.
-                    if bytes.len() > aside::LARGE
-                        && let Ok(slim) = serde_json::to_vec(&message.inner)
-                    {
-                        aside::discard(std::mem::replace(&mut bytes, slim));
-                    }
-                }
-                FirstStep::NotBegun => {}
-            }
-        }
         let is_initialize = message.is_initialize();
-        let size = bytes.len();
-        let forwarded = self.forward(Request::from_parts(parts, Body::from(bytes)));
-        let response = aside::by_size(size, forwarded).await;
+        let response = self.forward(Request::from_parts(parts, Body::from(bytes))).await;
         if is_initialize
             && response.status() == StatusCode::INTERNAL_SERVER_ERROR
             && self.sessions.full().await
@@ -211,22 +184,6 @@ impl McpDoor {
             return self.too_many_sessions(&message);
         }
         response
-    }
-
-    /// Whether a call may be answered without rmcp: the client speaks a revision with `initialize`, and rmcp would not
-    /// turn it away.
-    fn may_answer(&self, parts: &http::request::Parts, session: Option<&str>) -> bool {
-        let version = parts.headers.get("mcp-protocol-version");
-        let initialized = version.is_none_or(|version| {
-            [ProtocolVersion::V_2025_03_26, ProtocolVersion::V_2025_11_25]
-                .iter()
-                .any(|initialized| version == initialized.as_str())
-        });
-        initialized
-            && match self.mode {
-                SessionMode::Sessions => session.is_some_and(|session| self.sessions.awake(session)),
-                SessionMode::Stateless => true,
-            }
     }
 
     fn too_many_sessions(&self, message: &Message) -> Response {

@@ -1,13 +1,10 @@
 //! What a front decides about one incoming JSON value, without doing anything.
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetExtensions as _,
-    NumberOrString, ProtocolVersion, RequestId,
+    CallToolRequest, ClientJsonRpcMessage, ClientRequest, NumberOrString, ProtocolVersion, RequestId,
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-
-use super::begun::Carried;
 
 /// JSON-RPC: the input is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
@@ -42,13 +39,6 @@ impl Message {
         match &self.inner {
             ClientJsonRpcMessage::Request(request) => Some(&request.id),
             _ => None,
-        }
-    }
-
-    /// Sends a begun call along with the request it answers.
-    pub fn carry(&mut self, begun: Carried) {
-        if let ClientJsonRpcMessage::Request(request) = &mut self.inner {
-            request.request.extensions_mut().insert(begun);
         }
     }
 
@@ -194,31 +184,11 @@ fn tool_call(mut value: Value) -> Result<Message, Refusal> {
     let id = value.get_mut("id").map(Value::take).unwrap_or_default();
     let read_id = serde_json::from_value::<RequestId>(id.clone());
     let refuse = |code: i32, message: String| Refusal { id: id.clone(), code, message };
-    let plain = value.get_mut("params").and_then(plain_call);
-    let Some(request) = plain.or_else(|| CallToolRequest::deserialize(&value).ok()) else {
+    let Ok(request) = CallToolRequest::deserialize(&value) else {
         return Err(refuse(INVALID_PARAMS, malformed("tools/call", value.get("params"))));
     };
     let id = read_id.map_err(|error| refuse(INVALID_REQUEST, format!("this is not a request: {error}")))?;
     Ok(Message { inner: ClientJsonRpcMessage::request(ClientRequest::CallToolRequest(request), id) })
-}
-
-/// A call with a name and arguments and nothing else, as most are: its parts are moved, not read once more.
-fn plain_call(params: &mut Value) -> Option<CallToolRequest> {
-    let params = params.as_object_mut()?;
-    let is_plain = params.iter().all(|(key, value)| match key.as_str() {
-        "name" => value.is_string(),
-        "arguments" => value.is_object(),
-        _ => false,
-    });
-    if !is_plain {
-        return None;
-    }
-    let Value::String(name) = params.get_mut("name")?.take() else { return None };
-    let mut call = CallToolRequestParams::new(name);
-    if let Some(Value::Object(arguments)) = params.get_mut("arguments").map(Value::take) {
-        call.arguments = Some(arguments);
-    }
-    Some(CallToolRequest::new(call))
 }
 
 /// The stateless revision has no `initialize`: a request that says it speaks that one is not malformed, it is lost.

@@ -1,11 +1,9 @@
 //! The MCP door: one handler over the operation table, one front per transport.
 //!
 //! rmcp speaks the protocol. The fronts stand before it and settle what it leaves open: unparsable input, batches,
-//! malformed parameters, duplicate ids, messages before `initialize`, and the bounds on all of these. A call that needs no
-//! waiting they answer themselves (`begun.rs`).
+//! malformed parameters, duplicate ids, messages before `initialize`, and the bounds on all of these.
 
 pub mod audience;
-pub mod begun;
 pub mod handler;
 pub mod http;
 mod in_flight;
@@ -13,6 +11,5 @@ pub mod message;
 pub mod sessions;
 pub mod stdio;
 
-pub use begun::Handler;
 pub use handler::{McpServer, Reader, Writer};
 pub use rmcp::ServerHandler;

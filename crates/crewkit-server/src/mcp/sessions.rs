@@ -34,20 +34,11 @@ use crate::metrics::Metrics;
 pub struct Sessions {
     living: LocalSessionManager,
     most: usize,
-    activity: std::sync::Mutex<HashMap<SessionId, Activity>>,
+    /// When each session was last used by its client.
+    used: std::sync::Mutex<HashMap<SessionId, Instant>>,
     in_flight: Arc<InFlight>,
-    idle: Duration,
     /// Held while a session is added, so that two clients cannot both take the last place.
     adding: Mutex<()>,
-}
-
-/// When a session was last spoken to.
-#[derive(Debug, Clone, Copy)]
-struct Activity {
-    /// By its client.
-    used: Instant,
-    /// By its client through rmcp, which ends a session it has not heard of for `idle`.
-    heard: Instant,
 }
 
 /// Why a session could not be had.
@@ -71,41 +62,26 @@ impl Sessions {
         living.session_config = config;
         Self {
             living,
-            activity: std::sync::Mutex::default(),
+            used: std::sync::Mutex::default(),
             in_flight,
-            idle,
             most: usize::try_from(limits.mcp_sessions).unwrap_or(usize::MAX),
             adding: Mutex::new(()),
         }
     }
 
-    /// Whether a session lives and rmcp need not hear of its next message: a message it does not see keeps no session
-    /// alive, so every now and then one has to go there.
-    pub fn awake(&self, id: &str) -> bool {
-        self.activity().get(id).is_some_and(|activity| activity.heard.elapsed() < self.idle / 2)
-    }
-
-    /// Notes a message of the client, whoever answers it.
+    /// Notes a message of a session that is open.
     pub fn note_used(&self, id: &str) {
-        if let Some(activity) = self.activity().get_mut(id) {
-            activity.used = Instant::now();
+        if let Some(used) = self.used().get_mut(id) {
+            *used = Instant::now();
         }
     }
 
-    fn activity(&self) -> MutexGuard<'_, HashMap<SessionId, Activity>> {
-        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    fn note_opened(&self, id: &SessionId) {
+        self.used().insert(Arc::clone(id), Instant::now());
     }
 
-    fn note_heard(&self, id: &SessionId) {
-        let now = Instant::now();
-        self.activity().insert(Arc::clone(id), Activity { used: now, heard: now });
-    }
-
-    /// Notes a later message. One that was on its way when its session was closed must not bring it back.
-    fn note_heard_again(&self, id: &SessionId) {
-        if let Some(activity) = self.activity().get_mut(id) {
-            activity.heard = Instant::now();
-        }
+    fn used(&self) -> MutexGuard<'_, HashMap<SessionId, Instant>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes the session that was used least recently and waits for nothing, if no further one is taken. Its client does
@@ -115,9 +91,9 @@ impl Sessions {
             return Ok(());
         }
         let oldest = {
-            let activity = self.activity();
-            let idle = activity.iter().filter(|(id, _)| !self.in_flight.is_busy(id));
-            idle.min_by_key(|(_, activity)| activity.used).map(|(id, _)| Arc::clone(id))
+            let used = self.used();
+            let idle = used.iter().filter(|(id, _)| !self.in_flight.is_busy(id));
+            idle.min_by_key(|(_, used)| **used).map(|(id, _)| Arc::clone(id))
         };
         match oldest {
             Some(oldest) => self.close_session(&oldest).await,
@@ -154,7 +130,7 @@ impl SessionManager for Sessions {
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
         let answer = self.living.initialize_session(id, message).await?;
-        self.note_heard(id);
+        self.note_opened(id);
         Ok(answer)
     }
 
@@ -163,7 +139,7 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
-        self.activity().remove(id);
+        self.used().remove(id);
         self.living.close_session(id).await?;
         self.note_count().await;
         Ok(())
@@ -174,9 +150,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
-        let stream = self.living.create_stream(id, message).await?;
-        self.note_heard_again(id);
-        Ok(stream)
+        Ok(self.living.create_stream(id, message).await?)
     }
 
     async fn accept_message(
@@ -184,9 +158,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<(), SessionsError> {
-        self.living.accept_message(id, message).await?;
-        self.note_heard_again(id);
-        Ok(())
+        Ok(self.living.accept_message(id, message).await?)
     }
 
     async fn create_standalone_stream(
@@ -208,7 +180,7 @@ impl SessionManager for Sessions {
         let _one_at_a_time = self.adding.lock().await;
         self.make_room().await?;
         let outcome = self.living.restore_session(Arc::clone(&id)).await?;
-        self.note_heard(&id);
+        self.note_opened(&id);
         self.note_count().await;
         Ok(outcome)
     }
@@ -332,7 +304,7 @@ mod tests {
         let mut ids = Vec::new();
         for _ in 0..3 {
             let (id, _) = sessions.create_session().await.unwrap();
-            sessions.note_heard(&id);
+            sessions.note_opened(&id);
             ids.push(id);
         }
         sessions.note_used(&ids[0]);
@@ -344,7 +316,7 @@ mod tests {
         }
         assert_eq!(alive, [true, true, false, true]);
         drop(call);
-        sessions.note_heard(&fourth);
+        sessions.note_opened(&fourth);
         sessions.create_session().await.unwrap();
         assert!(!sessions.has_session(&ids[1]).await.unwrap());
     }
@@ -355,30 +327,9 @@ mod tests {
         let mut calls = Vec::new();
         for _ in 0..3 {
             let (id, _) = sessions.create_session().await.unwrap();
-            sessions.note_heard(&id);
+            sessions.note_opened(&id);
             calls.push(InFlight::enter(&sessions.in_flight, id.to_string(), &RequestId::Number(1), 9));
         }
         assert!(matches!(sessions.create_session().await, Err(SessionsError::Full(3))));
-    }
-
-    #[tokio::test]
-    async fn a_session_is_awake_from_its_first_message_to_its_end() {
-        let sessions = sessions(3600);
-        let id: SessionId = "a".into();
-        assert!(!sessions.awake("a"));
-        sessions.note_heard(&id);
-        assert!(sessions.awake("a"));
-        let _ = sessions.close_session(&id).await;
-        assert!(!sessions.awake("a"));
-        sessions.note_heard_again(&id);
-        assert!(!sessions.awake("a"), "a late message does not open it again");
-    }
-
-    /// Otherwise a client that makes nothing but quick calls would lose its session while it works.
-    #[test]
-    fn rmcp_hears_of_a_session_before_it_gives_it_up() {
-        let sessions = sessions(0);
-        sessions.note_heard(&"a".into());
-        assert!(!sessions.awake("a"));
     }
 }

@@ -7,16 +7,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crewkit_core::Limits;
-use rmcp::RoleServer;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ProtocolVersion, RequestId, ServerJsonRpcMessage, ServerResult,
 };
 use rmcp::transport::Transport;
+use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::audience::Audience;
-use super::begun::{FirstStep, Handler, first_step};
 use super::message::{
     self, INVALID_REQUEST, Message, PARSE_ERROR, Refusal, TRANSPORT_ERROR, id_to_json, written,
 };
@@ -25,11 +23,11 @@ use crate::json;
 /// Serves one client until its input ends.
 pub async fn serve<H, R, W>(handler: H, reader: R, writer: W, limits: &Limits)
 where
-    H: Handler,
+    H: ServerHandler,
     R: AsyncBufRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let transport = Stdio::new(handler.clone(), reader, writer, limits);
+    let transport = Stdio::new(reader, writer, limits);
     match rmcp::serve_server(handler, transport).await {
         Ok(service) => {
             if let Err(error) = service.waiting().await {
@@ -41,8 +39,7 @@ where
     }
 }
 
-struct Stdio<H, R, W> {
-    handler: H,
+struct Stdio<R, W> {
     reader: R,
     line: Vec<u8>,
     too_long: bool,
@@ -89,16 +86,14 @@ enum Line {
     End,
 }
 
-impl<H, R, W> Stdio<H, R, W>
+impl<R, W> Stdio<R, W>
 where
-    H: Handler,
     R: AsyncBufRead + Send + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    fn new(handler: H, reader: R, writer: W, limits: &Limits) -> Self {
+    fn new(reader: R, writer: W, limits: &Limits) -> Self {
         let bounded = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         Self {
-            handler,
             reader,
             line: Vec::new(),
             too_long: false,
@@ -166,24 +161,13 @@ where
             }
             Ok(Value::Array(items)) => self.take_in_batch(items).map(|answers| to_line(&answers)),
             Ok(value) => match self.admit(value, None) {
-                Ok(message) => message.and_then(|message| self.take_in_message(message)),
+                Ok(message) => {
+                    self.ready.extend(message.map(|message| message.inner));
+                    None
+                }
                 Err(refusal) => Some(refusal.to_line()),
             },
         }
-    }
-
-    /// Takes in one message that is admitted and in no batch.
-    fn take_in_message(&mut self, mut message: Message) -> Option<Vec<u8>> {
-        if self.connection.state().version.is_some() {
-            let begin = |call: &mut _, watcher| self.handler.begin(call, &Audience::on_stdio(), watcher);
-            match first_step(&mut message, begin) {
-                FirstStep::Answered(answer) => return self.connection.outgoing(&answer),
-                FirstStep::Begun(carried) => message.carry(carried),
-                FirstStep::NotBegun => {}
-            }
-        }
-        self.ready.push_back(message.inner);
-        None
     }
 
     fn take_in_batch(&mut self, items: Vec<Value>) -> Option<Value> {
@@ -374,9 +358,8 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Connection<W> {
     }
 }
 
-impl<H, R, W> Transport<RoleServer> for Stdio<H, R, W>
+impl<R, W> Transport<RoleServer> for Stdio<R, W>
 where
-    H: Handler,
     R: AsyncBufRead + Send + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {

@@ -1,11 +1,12 @@
 //! Checks arguments against an operation's input schema.
 //!
 //! Knows the part of JSON Schema that the table uses and nothing else: `type`, `enum`, `const`, `anyOf`,
-//! `required`, `properties`, `additionalProperties`, `items`, `minimum`, `maximum`, `minLength`, `maxLength`, `minItems`, `maxItems`
-//! and `default`. A full validator would double the binary; the tests hold this one against such a validator.
+//! `required`, `properties`, `additionalProperties`, `items`, `minimum`, `maximum`, `minLength`, `maxLength`, `minItems` and
+//! `maxItems`. A full validator would double the binary; the tests hold this one against such a validator.
 
 use std::fmt;
 
+use crewkit_core::suggest::nearest;
 use serde_json::Value;
 
 use super::JsonObject;
@@ -15,29 +16,57 @@ use super::JsonObject;
 pub struct WrongArgument {
     /// Where: `only[2]`, `repo`.
     pub argument: String,
-    /// What is wrong with it, and what is allowed.
-    pub problem: String,
+    /// What is wrong with it.
+    pub problem: Wrong,
 }
+
+/// What is wrong with an argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong {
+    /// There is no such argument; the text says which there are.
+    Unknown(String),
+    /// Its value; the text says what is allowed.
+    Value(String),
+}
+
+/// Whole numbers below this are the same as a float and as an integer.
+const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 impl fmt::Display for WrongArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "argument `{}` {}", self.argument, self.problem)
+        match &self.problem {
+            Wrong::Unknown(hint) => write!(f, "Unknown argument `{}`. {hint}", self.argument),
+            Wrong::Value(problem) => write!(f, "Argument `{}` {problem}", self.argument),
+        }
     }
 }
 
-/// Checks `arguments` and fills in the defaults of what is absent.
-pub fn check(schema: &JsonObject, arguments: &mut JsonObject) -> Result<(), WrongArgument> {
-    check_object(schema, arguments, "")?;
-    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
-        for (name, property) in properties {
-            if let Some(default) = property.get("default")
-                && !arguments.contains_key(name)
-            {
-                arguments.insert(name.clone(), default.clone());
-            }
+/// Drops `null` where an optional argument is meant to be left out, and writes whole numbers as integers (`1.0` is `1`).
+pub fn normalize(schema: &JsonObject, arguments: &mut JsonObject) {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    let is_required = |name: &str| {
+        let required = schema.get("required").and_then(Value::as_array);
+        required.is_some_and(|required| required.iter().any(|required| required == name))
+    };
+    arguments.retain(|name, value| {
+        let Some(property) = properties.get(name) else { return true };
+        if let (Some("integer"), Some(number)) =
+            (property.get("type").and_then(Value::as_str), value.as_f64())
+            && value.is_f64()
+            && number.fract() == 0.0
+            && number.abs() < LARGEST_EXACT
+        {
+            #[expect(clippy::cast_possible_truncation, reason = "whole and within the range just checked")]
+            let whole = number as i64;
+            *value = whole.into();
         }
-    }
-    Ok(())
+        !value.is_null() || is_required(name) || check_value(property, value, name).is_ok()
+    });
+}
+
+/// Checks `arguments` against `schema`.
+pub fn check(schema: &JsonObject, arguments: &JsonObject) -> Result<(), WrongArgument> {
+    check_object(schema, arguments, "")
 }
 
 fn check_object(schema: &JsonObject, object: &JsonObject, at: &str) -> Result<(), WrongArgument> {
@@ -54,14 +83,14 @@ fn check_object(schema: &JsonObject, object: &JsonObject, at: &str) -> Result<()
             Some(property) => check_value(property, value, &join(at, name))?,
             None => match schema.get("additionalProperties") {
                 Some(Value::Bool(false)) => {
-                    let known: Vec<_> =
-                        properties.into_iter().flat_map(JsonObject::keys).map(String::as_str).collect();
-                    let known = if known.is_empty() {
-                        "it takes none".to_owned()
-                    } else {
-                        format!("known are {}", known.join(", "))
+                    let known = properties.into_iter().flat_map(JsonObject::keys).map(String::as_str);
+                    let known: Vec<&str> = known.collect();
+                    let hint = match nearest(name, known.iter().copied()) {
+                        Some(near) => format!("Did you mean `{near}`?"),
+                        None if known.is_empty() => "There are none".to_owned(),
+                        None => format!("Use {}", known.join(", ")),
                     };
-                    return Err(wrong(join(at, name), format!("is unknown; {known}")));
+                    return Err(WrongArgument { argument: join(at, name), problem: Wrong::Unknown(hint) });
                 }
                 Some(rest @ Value::Object(_)) => check_value(rest, value, &join(at, name))?,
                 _ => {}
@@ -206,5 +235,5 @@ fn join(at: &str, name: &str) -> String {
 }
 
 fn wrong(argument: String, problem: String) -> WrongArgument {
-    WrongArgument { argument, problem }
+    WrongArgument { argument, problem: Wrong::Value(problem) }
 }

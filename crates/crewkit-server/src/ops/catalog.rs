@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{JsonObject, Operation};
+use super::{Approval, JsonObject, Operation, Schema};
 
 /// An operation ready to be served.
 #[derive(Clone)]
@@ -49,8 +49,11 @@ impl Catalog {
         let mut by_name = HashMap::with_capacity(operations.len());
         for operation in operations {
             let name = operation.name;
-            let input = parse(name, "input", operation.input)?;
-            let output = parse(name, "output", operation.output)?;
+            let mut input = object(name, "input", operation.input)?;
+            if operation.approval == Approval::Yes {
+                ask_for_approval(&mut input);
+            }
+            let (input, output) = (Arc::new(input), Arc::new(object(name, "output", operation.output)?));
             if by_name.insert(name, entries.len()).is_some() {
                 return Err(CatalogError::Duplicate(name));
             }
@@ -61,7 +64,7 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        let toolsets = [super::pack::operations(), super::fleet::operations(), super::agents::operations()];
+        let toolsets = [super::pack::operations(), super::fleet::operations(), super::runs::operations()];
         Self::new(toolsets.concat())
     }
 
@@ -76,10 +79,28 @@ impl Catalog {
     }
 }
 
-fn parse(operation: &'static str, which: &'static str, text: &str) -> Result<Arc<JsonObject>, CatalogError> {
-    match serde_json::from_str(text) {
-        Ok(Value::Object(schema)) => Ok(Arc::new(schema)),
-        Ok(_) => Err(CatalogError::Schema { operation, which, reason: "not an object".to_owned() }),
-        Err(error) => Err(CatalogError::Schema { operation, which, reason: error.to_string() }),
-    }
+fn object(operation: &'static str, which: &'static str, schema: Schema) -> Result<JsonObject, CatalogError> {
+    schema.to_object().map_err(|reason| CatalogError::Schema { operation, which, reason })
+}
+
+/// Adds `yes`, which is read before anything else, to a schema that does not have it.
+fn ask_for_approval(input: &mut JsonObject) {
+    let mut add = |key: &str, empty: Value, change: &dyn Fn(&mut Value)| {
+        change(input.entry(key).or_insert(empty));
+    };
+    add("required", json!([]), &|required| {
+        if let Value::Array(names) = required
+            && !names.iter().any(|name| name == "yes")
+        {
+            names.push("yes".into());
+        }
+    });
+    add("properties", json!({}), &|properties| {
+        if let Value::Object(properties) = properties
+            && !properties.contains_key("yes")
+        {
+            let yes = json!({"const": true, "description": "Required explicit approval."});
+            properties.insert("yes".to_owned(), yes);
+        }
+    });
 }

@@ -1,107 +1,30 @@
 //! The fleet operations: the tools of `crewkit-fleet` as rows of the table.
 //!
-//! The output schemas here name fields and no more: every client pays for them in every conversation. What an answer
-//! holds exactly is written down in `crewkit_fleet::schema`, which the fleet's own tests hold every answer against.
+//! Arguments are read into the fleet's own types, which their schemas are derived from. The output schemas here name fields and
+//! no more: every client pays for them in every conversation.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crewkit_core::{Code, Toolset};
-use crewkit_fleet::FleetError;
+use crewkit_fleet::model::{CreateAgent, NoArguments, ProjectChanged, StartTask, TaskSource};
+use crewkit_fleet::{AnyFleet, FleetError};
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    Approval, Call, Failure, Handler, HandlerResult, Hints, Operation, Problem, Progress, ProgressUpdate,
+    Approval, Call, Doors, Failure, HandlerResult, Hints, JsonObject, Operation, Problem, Progress,
+    ProgressUpdate, Schema, Source,
 };
 
-/// How often a client that wants to know hears of a call that takes long.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
-
-const BY_NAME: &str =
-    r#"{"type":"object","properties":{"agent_name":{"type":"string"}},"required":["agent_name"]}"#;
-
-const CREATE: &str = r#"{
-  "type": "object",
-  "properties": {
-    "name": { "type": "string", "description": "Unique, 1-20 letters, digits and hyphens." },
-    "project": { "type": "string", "description": "See list_agent_projects." },
-    "role": { "type": "string", "description": "See list_agent_roles; default coder." },
-    "spec": { "type": "string", "description": "Objective, context and deliverables." },
-    "task": { "type": "string", "description": "Another name for spec." }
-  },
-  "required": ["name", "project"]
-}"#;
-
-const LIST: &str = r#"{
-  "type": "object",
-  "properties": {
-    "status_filter": { "anyOf":[{"type":"string"},{"type":"null"}], "description": "pending, starting, busy, idle, stopping, stopped, failed, canceling, canceled, deleting, deleted or offline." },
-    "project_filter": { "anyOf":[{"type":"string"},{"type":"null"}] },
-    "role_filter": { "anyOf":[{"type":"string"},{"type":"null"}] },
-    "include_metadata": { "type": "boolean", "default": true },
-    "limit": { "anyOf":[{"type":"integer"},{"type":"null"}] },
-    "offset": { "anyOf":[{"type":"integer"},{"type":"null"}] }
-  }
-}"#;
-
-const HISTORY: &str = r#"{
-  "type": "object",
-  "properties": {
-    "agent_name": { "type": "string" },
-    "page": { "type": "integer", "default": 1 },
-    "page_size": { "type": "integer", "default": 20, "description": "At most 100." },
-    "raw": { "type": "boolean", "default": false, "description": "Every report as it came." }
-  },
-  "required": ["agent_name"]
-}"#;
-
-const START: &str = r#"{
-  "type": "object",
-  "properties": { "agent_name": { "type": "string" }, "task_description": { "type": "string" } },
-  "required": ["agent_name", "task_description"]
-}"#;
-
-const ROLES: &str = r#"{"type":"object","properties":{"project":{"type":"string"}},"required":["project"]}"#;
-
-const NOTHING: &str = r#"{"type":"object","properties":{}}"#;
-
-const LOG: &str = r#"{
-  "type": "object",
-  "properties": {
-    "agent_name": { "type": "string" },
-    "page": { "type": "integer", "default": 1, "description": "The newest entries are on page 1." },
-    "page_size": { "type": "integer", "default": 1 }
-  },
-  "required": ["agent_name"]
-}"#;
-
-const WAIT: &str = r#"{
-  "type": "object",
-  "properties": {
-    "agent_name": { "type": "string" },
-    "status": { "type": "string", "default": "idle" },
-    "timeout_seconds": { "type": "integer", "default": 60 }
-  },
-  "required": ["agent_name"]
-}"#;
-
-const EQUIP: &str = r#"{
-  "type": "object",
-  "properties": {
-    "agent_name": { "type": "string" },
-    "project": { "type": "string" },
-    "all": { "type": "boolean" },
-    "profile": { "type": "string" },
-    "canary": { "type": "integer" },
-    "rollback": { "type": "boolean" },
-    "yes": { "const": true }
-  },
-  "required": ["yes"]
-}"#;
-
-const DRIFT: &str =
-    r#"{"type":"object","properties":{"agent_name":{"type":"string"},"project":{"type":"string"}}}"#;
+/// How often a client that asked for progress hears of a call that takes long.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+/// The largest page; a larger one that is asked for is cut to it.
+const LARGEST_PAGE: f64 = 100.0;
 
 const ANYTHING: &str = r#"{"type":"object"}"#;
 
@@ -123,193 +46,310 @@ const LOGS: &str =
 pub fn operations() -> Vec<Operation> {
     let read = Hints::READ_REMOTE;
     let add = Hints::ADD.remote();
+    let destroy = Hints::DESTROY.remote();
     vec![
+        Operation {
+            rewrite: accept_task,
+            ..row(
+                Row {
+                    name: "create_agent",
+                    title: "Create an agent",
+                    description: "Create an agent in a workspace of its own; it starts on its spec at once.",
+                    output: AGENT,
+                    hints: add,
+                    doors: Doors::TOOL.cli(&["fleet", "create"], &["name", "spec"]),
+                },
+                |fleet, input, source| {
+                    Box::pin(async move { fleet.create_agent(CreateAgent { source, ..input }).await })
+                },
+            )
+        },
         row(
-            "create_agent",
-            "Create an agent",
-            "Create an agent in a workspace of its own; it starts on its spec at once.",
-            (CREATE, AGENT),
-            add,
-            |call| answer(call, "create_agent"),
+            Row {
+                name: "list_agents",
+                title: "List agents",
+                description: "List agents with status, current task and metadata.",
+                output: AGENTS,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "list"], &[]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.list_agents(input).await }),
         ),
         row(
-            "list_agents",
-            "List agents",
-            "List agents with status, current task and metadata.",
-            (LIST, AGENTS),
-            read,
-            |call| answer(call, "list_agents"),
+            Row {
+                name: "show_agent",
+                title: "Show an agent",
+                description: "Show everything about one agent.",
+                output: AGENT,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "show"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.show_agent(input).await }),
         ),
         row(
-            "show_agent",
-            "Show an agent",
-            "Show everything about one agent.",
-            (BY_NAME, AGENT),
-            read,
-            |call| answer(call, "show_agent"),
+            Row {
+                name: "show_agent_task_history",
+                title: "Task history",
+                description: "Show what an agent has done, newest first; on Coder since its workspace last started.",
+                output: TASKS,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "history"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.show_agent_task_history(input).await }),
         ),
         row(
-            "show_agent_task_history",
-            "Task history",
-            "Show what an agent has done, newest first; on Coder since its workspace last started.",
-            (HISTORY, TASKS),
-            read,
-            |call| answer(call, "show_agent_task_history"),
+            Row {
+                name: "delete_agent",
+                title: "Delete an agent",
+                description: "Delete an agent and its workspace, even while it is busy.",
+                output: STATUS,
+                hints: destroy,
+                doors: Doors::TOOL.cli(&["fleet", "delete"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.delete_agent(input).await }),
         ),
         row(
-            "delete_agent",
-            "Delete an agent",
-            "Delete an agent and its workspace, even while it is busy.",
-            (BY_NAME, STATUS),
-            Hints::DESTROY.remote(),
-            |call| answer(call, "delete_agent"),
-        ),
-        row("start_agent_task", "Start a task", "Give an idle agent a task.", (START, TASK), add, |call| {
-            answer(call, "start_agent_task")
-        }),
-        row(
-            "stop_agent_task",
-            "Stop a task",
-            "Interrupt the task an agent works on.",
-            (BY_NAME, TASK),
-            Hints::DESTROY.remote(),
-            |call| answer(call, "stop_agent_task"),
+            Row {
+                name: "start_agent_task",
+                title: "Start a task",
+                description: "Give an idle agent a task.",
+                output: TASK,
+                hints: add,
+                doors: Doors::TOOL.cli(&["fleet", "start"], &["agent_name", "task_description"]),
+            },
+            |fleet, input, source| {
+                Box::pin(async move { fleet.start_agent_task(StartTask { source, ..input }).await })
+            },
         ),
         row(
-            "cancel_agent_task",
-            "Cancel a task",
-            "Same as stop_agent_task.",
-            (BY_NAME, TASK),
-            Hints::DESTROY.remote(),
-            |call| answer(call, "cancel_agent_task"),
+            Row {
+                name: "stop_agent_task",
+                title: "Stop a task",
+                description: "Interrupt the task an agent works on.",
+                output: TASK,
+                hints: destroy,
+                doors: Doors::TOOL.cli(&["fleet", "stop"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.stop_agent_task(input).await }),
         ),
         row(
-            "list_agent_roles",
-            "List roles",
-            "List the roles agents of a project can have.",
-            (ROLES, ROLE_LIST),
-            read,
-            |call| answer(call, "list_agent_roles"),
+            Row {
+                name: "cancel_agent_task",
+                title: "Cancel a task",
+                description: "Same as stop_agent_task.",
+                output: TASK,
+                hints: destroy,
+                doors: Doors::TOOL,
+            },
+            |fleet, input, _| Box::pin(async move { fleet.stop_agent_task(input).await }),
         ),
         row(
-            "list_agent_projects",
-            "List projects",
-            "List the projects agents can work on.",
-            (NOTHING, PROJECT_LIST),
-            read,
-            |call| answer(call, "list_agent_projects"),
+            Row {
+                name: "list_agent_roles",
+                title: "List roles",
+                description: "List the roles agents of a project can have.",
+                output: ROLE_LIST,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "roles"], &["project"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.list_agent_roles(input).await }),
         ),
         row(
-            "restart_agent",
-            "Restart an agent",
-            "Stop and start the workspace of an agent, or start it when it is stopped.",
-            (BY_NAME, STATUS),
-            Hints::DESTROY.remote(),
-            |call| answer(call, "restart_agent"),
+            Row {
+                name: "list_agent_projects",
+                title: "List projects",
+                description: "List the projects agents can work on.",
+                output: PROJECT_LIST,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "projects"], &[]),
+            },
+            |fleet, NoArguments {}, _| Box::pin(async move { fleet.list_agent_projects().await }),
         ),
         row(
-            "show_agent_log",
-            "Agent log",
-            "Show what an agent was told and said, newest first.",
-            (LOG, LOGS),
-            read,
-            |call| answer(call, "show_agent_log"),
+            Row {
+                name: "restart_agent",
+                title: "Restart an agent",
+                description: "Stop and start the workspace of an agent, or start it when it is stopped.",
+                output: STATUS,
+                hints: destroy,
+                doors: Doors::TOOL.cli(&["fleet", "restart"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.restart_agent(input).await }),
         ),
         row(
-            "wait_for_agent",
-            "Wait for an agent",
-            "Wait until an agent has a status, instead of asking again and again.",
-            (WAIT, STATUS),
-            read,
-            |call| answer(call, "wait_for_agent"),
+            Row {
+                name: "show_agent_log",
+                title: "Agent log",
+                description: "Show what an agent was told and said, newest first.",
+                output: LOGS,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "log"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.show_agent_log(input).await }),
+        ),
+        row(
+            Row {
+                name: "wait_for_agent",
+                title: "Wait for an agent",
+                description: "Wait until an agent has a status, instead of asking again and again.",
+                output: STATUS,
+                hints: read,
+                doors: Doors::TOOL.cli(&["fleet", "wait"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.wait_for_agent(input).await }),
         ),
         Operation {
             approval: Approval::Yes,
             ..row(
-                "equip_agents",
-                "Equip agents",
-                "Deploy a pack profile into workspaces, or take it back. Requires yes=true.",
-                (EQUIP, ANYTHING),
-                Hints::DESTROY,
-                |call| answer(call, "equip_agents"),
+                Row {
+                    name: "equip_agents",
+                    title: "Equip agents",
+                    description: "Deploy a pack profile into workspaces, or take it back. Requires yes=true.",
+                    output: ANYTHING,
+                    hints: Hints::DESTROY,
+                    doors: Doors::TOOL.cli(&["fleet", "equip"], &["agent_name"]),
+                },
+                |fleet, input, _| Box::pin(async move { fleet.equip_agents(input).await }),
             )
         },
         row(
-            "fleet_drift",
-            "Kit drift",
-            "Show where workspaces differ from their kit.",
-            (DRIFT, ANYTHING),
-            Hints::READ,
-            |call| answer(call, "fleet_drift"),
+            Row {
+                name: "fleet_drift",
+                title: "Kit drift",
+                description: "Show where workspaces differ from their kit.",
+                output: ANYTHING,
+                hints: Hints::READ,
+                doors: Doors::TOOL.cli(&["fleet", "drift"], &["agent_name"]),
+            },
+            |fleet, input, _| Box::pin(async move { fleet.fleet_drift(input).await }),
         ),
+        Operation {
+            output: Schema::of_output::<ProjectChanged>(),
+            ..row(
+                Row {
+                    name: "project_add",
+                    title: "Add a project",
+                    description: "Register a repository or directory of this machine as a project.",
+                    output: ANYTHING,
+                    hints: Hints::CHANGE,
+                    doors: Doors::shown_with(&["create_agent"]).cli(&["fleet", "project", "add"], &["path"]),
+                },
+                |fleet, input, _| Box::pin(async move { fleet.add_project(input).await }),
+            )
+        },
+        Operation {
+            output: Schema::of_output::<ProjectChanged>(),
+            ..row(
+                Row {
+                    name: "project_remove",
+                    title: "Remove a project",
+                    description: "Forget a project of this machine that has no agents; its files stay.",
+                    output: ANYTHING,
+                    hints: Hints::DESTROY,
+                    doors: Doors::shown_with(&["create_agent"])
+                        .cli(&["fleet", "project", "remove"], &["project"]),
+                },
+                |fleet, input, _| Box::pin(async move { fleet.remove_project(input).await }),
+            )
+        },
     ]
 }
 
-fn row(
+/// What a row says about its tool.
+#[derive(Clone, Copy)]
+struct Row {
     name: &'static str,
     title: &'static str,
     description: &'static str,
-    (input, output): (&'static str, &'static str),
+    output: &'static str,
     hints: Hints,
-    handler: Handler,
-) -> Operation {
+    doors: Doors,
+}
+
+/// The method of the fleet that carries out a tool.
+type Tool<I, O> = fn(AnyFleet, I, TaskSource) -> BoxFuture<'static, Result<O, FleetError>>;
+
+/// A tool as a row. `tool` is the method of the fleet that carries it out.
+fn row<I, O>(row: Row, tool: Tool<I, O>) -> Operation
+where
+    I: DeserializeOwned + JsonSchema + Send + 'static,
+    O: Serialize + Send + 'static,
+{
+    let Row { name, title, description, output, hints, doors } = row;
     Operation {
         name,
         title,
         description,
         toolset: Toolset::Fleet,
-        input,
-        output,
+        input: Schema::of_input::<I>(),
+        output: Schema::Literal(output),
         hints,
         approval: Approval::NotNeeded,
+        doors,
+        rewrite: cut_page,
         error_form,
-        handler,
+        handler: Arc::new(move |call| Box::pin(answer(call, name, hints.read_only, tool))),
     }
 }
 
-fn answer(call: Call, tool: &'static str) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> {
-    Box::pin(async move {
-        let Some(fleet) = call.services.fleet.clone() else {
-            let message = "no place for workspaces is configured; set CODER_URL and CODER_SESSION_TOKEN, \
-                           or [fleet.coder] in crewkit.toml";
-            let error =
-                FleetError::unavailable(message).with("reason", "not_configured").with("operation", tool);
-            return Err(failure(&error));
-        };
-        let forward = call.services.agents.forward().cloned();
-        let work = async {
-            let again = forward.is_some().then(|| call.arguments.clone());
-            match (fleet.call(tool, call.arguments).await, forward, again) {
-                // Another process has the record; nothing was done here, so it is asked instead.
-                (Err(error), Some(forward), Some(arguments)) if error.is_locked() => {
-                    let told = forward(tool, arguments).await;
-                    let answer = told.map_err(|message| failure(&error.clone().with("server", message)))?;
-                    if answer.failed() {
-                        return Err(Failure { status: answer.status, body: answer.body });
-                    }
-                    Ok(answer.body)
-                }
-                (outcome, ..) => outcome.map_err(|error| failure(&error)),
-            }
-        };
-        tokio::select! {
-            outcome = work => outcome,
-            never = sign_of_life(&call.progress, tool, SIGN_OF_LIFE) => match never {},
-            // Nobody waits for the answer any more. A write that has been sent is carried out all the same.
-            () = call.cancelled.cancelled() => {
-                Err(failure(&FleetError::unavailable("the request was canceled").with("operation", tool)))
-            }
+async fn answer<I: DeserializeOwned, O: Serialize + Send>(
+    mut call: Call,
+    name: &'static str,
+    is_read_only: bool,
+    tool: Tool<I, O>,
+) -> HandlerResult {
+    let failed = |error: FleetError| failure(&error.with("operation", name));
+    let Some(fleet) = call.services.fleet.clone() else {
+        let message = "no place for workspaces is configured; set CODER_URL and CODER_SESSION_TOKEN, \
+                       or [fleet.coder] in crewkit.toml";
+        return Err(failed(FleetError::unavailable(message).with("reason", "not_configured")));
+    };
+    let source = match call.source {
+        Source::Tool => TaskSource::AiController,
+        Source::Cli | Source::Page => TaskSource::Human,
+    };
+    let input = call.input().map_err(|error| failed(FleetError::bad_request(error.to_string())))?;
+    let work = async {
+        match tool(fleet, input, source).await {
+            Ok(answer) => Ok(serde_json::to_value(answer).unwrap_or_default()),
+            Err(error) => Err(failed(error)),
         }
-    })
+    };
+    tokio::select! {
+        outcome = work => outcome,
+        never = report_duration(&call.progress, name, PROGRESS_INTERVAL) => match never {},
+        // Nobody waits for the answer any more, and nothing is left half done.
+        () = call.cancelled.cancelled(), if is_read_only => {
+            Err(failed(FleetError::unavailable("the request was canceled")))
+        }
+    }
 }
 
-/// Tells that a call is still at work: many clients give up after a minute of silence, and a fleet may take longer.
-async fn sign_of_life(progress: &Progress, tool: &str, every: Duration) -> Infallible {
+/// Accepts `task` as another name for `spec`.
+fn accept_task(arguments: &mut JsonObject) {
+    if arguments.get("spec").is_none_or(|spec| arguments.get("task") == Some(spec))
+        && let Some(task) = arguments.shift_remove("task")
+    {
+        arguments.insert("spec".to_owned(), task);
+    }
+}
+
+/// Cuts a page that is too large, as the contract says.
+fn cut_page(arguments: &mut JsonObject) {
+    if let Some(size) = arguments.get_mut("page_size")
+        && size.as_f64().is_some_and(|size| size > LARGEST_PAGE)
+    {
+        *size = json!(LARGEST_PAGE);
+    }
+}
+
+/// Reports that a call is still under way: many clients give up after a minute of silence, and a fleet may take longer.
+async fn report_duration(progress: &Progress, tool: &str, every: Duration) -> Infallible {
     let begun = Instant::now();
     loop {
         tokio::time::sleep(every).await;
         let taken = begun.elapsed();
-        let message = Some(format!("{tool} has been at work for {} s", taken.as_secs()));
+        let message = Some(format!("{tool} has been running for {} s", taken.as_secs()));
         progress.report(ProgressUpdate { done: taken.as_secs_f64(), total: None, message });
     }
 }
@@ -321,12 +361,13 @@ fn failure(error: &FleetError) -> Failure {
 
 /// Problems before a tool runs, in the form of the contract.
 fn error_form(operation: &Operation, problem: &Problem) -> Value {
-    let code = if problem.status < 500 { Code::FleetBadRequest } else { Code::FleetUnavailable };
+    let status = problem.code.http_status();
+    let code = if status < 500 { Code::FleetBadRequest } else { Code::FleetUnavailable };
     json!({
         "error": code,
         "message": problem.message,
         "details": {
-            "status": problem.status,
+            "status": status,
             "operation": operation.name,
             "field": problem.argument,
             "code": problem.code,
@@ -339,15 +380,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_call_that_takes_long_shows_signs_of_life() {
+    async fn a_call_that_takes_long_reports_progress() {
         let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let progress = Progress::to(sender);
         let two = async { (heard.recv().await.unwrap(), heard.recv().await.unwrap()) };
         let (first, second) = tokio::select! {
             two = two => two,
-            never = sign_of_life(&progress, "wait_for_agent", Duration::from_millis(1)) => match never {},
+            never = report_duration(&progress, "wait_for_agent", Duration::from_millis(1)) => match never {},
         };
-        assert_eq!(first.message.as_deref(), Some("wait_for_agent has been at work for 0 s"));
+        assert_eq!(first.message.as_deref(), Some("wait_for_agent has been running for 0 s"));
         assert!(first.done < second.done, "progress has to grow");
     }
 }

@@ -2,24 +2,28 @@
 //!
 //! MCP tools, REST routes, the `OpenAPI` document and `docs/operations.md` are projections of this table.
 
-pub mod agents;
 pub mod arguments;
 pub mod catalog;
 pub mod fleet;
 pub mod pack;
 pub mod run;
+pub mod runs;
+pub mod schema;
 pub mod selection;
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use crewkit_agent::engine::AttemptGrant;
 use crewkit_core::{Code, Toolset};
+use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 pub use catalog::{Catalog, CatalogError, Entry};
-pub use run::{Answer, run};
+pub use run::{Answer, Request, run};
+pub use schema::Schema;
 pub use selection::{Selection, UnknownTool};
 
 use crate::Services;
@@ -38,18 +42,58 @@ pub struct Operation {
     pub description: &'static str,
     /// The toolset it belongs to.
     pub toolset: Toolset,
-    /// JSON Schema of the arguments, as text so that the contracts' key order survives.
-    pub input: &'static str,
+    /// JSON Schema of the arguments.
+    pub input: Schema,
     /// JSON Schema of the answer, wide enough for the failure form too: some clients check failures against it.
-    pub output: &'static str,
+    pub output: Schema,
     /// What clients may assume about it.
     pub hints: Hints,
     /// Whether the caller has to say `yes`.
     pub approval: Approval,
+    /// Where it is shown.
+    pub doors: Doors,
+    /// Rewrites arguments that are accepted although the schema does not show them, before they are checked.
+    pub rewrite: fn(&mut JsonObject),
     /// How a failure before the handler looks in this operation's contract.
     pub error_form: ErrorForm,
     /// What runs.
     pub handler: Handler,
+}
+
+/// Where an operation is shown. REST has every one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doors {
+    /// Whether it is an MCP tool. Every client pays for a tool in every conversation.
+    pub mcp: bool,
+    /// Its command, if it has one.
+    pub cli: Option<CliName>,
+    /// The MCP tools it is shown with, if it is none itself: people narrow a server by tools.
+    pub shown_with: &'static [&'static str],
+}
+
+/// An operation as a command. Arguments that are not positional are options of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CliName {
+    /// The words of the command: `runs`, `stop`.
+    pub path: &'static [&'static str],
+    /// The arguments given by position, in order.
+    pub positional: &'static [&'static str],
+}
+
+impl Doors {
+    /// An MCP tool.
+    pub const TOOL: Self = Self { mcp: true, cli: None, shown_with: &[] };
+
+    /// No MCP tool; shown when all of `tools` are.
+    pub const fn shown_with(tools: &'static [&'static str]) -> Self {
+        Self { mcp: false, cli: None, shown_with: tools }
+    }
+
+    /// The same, and a command.
+    #[must_use]
+    pub const fn cli(self, path: &'static [&'static str], positional: &'static [&'static str]) -> Self {
+        Self { cli: Some(CliName { path, positional }), ..self }
+    }
 }
 
 /// The four MCP annotations; all are always sent, since clients assume the worst of a missing one.
@@ -103,7 +147,7 @@ pub type ErrorForm = fn(&Operation, &Problem) -> Value;
 pub type HandlerResult = Result<Value, Failure>;
 
 /// The code of an operation.
-pub type Handler = fn(Call) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
+pub type Handler = Arc<dyn Fn(Call) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
 
 /// Something wrong with a call itself: arguments, approval, or a bug.
 #[derive(Debug, Clone)]
@@ -114,8 +158,6 @@ pub struct Problem {
     pub message: String,
     /// The argument at fault, if one is.
     pub argument: Option<String>,
-    /// The HTTP status that tells the same.
-    pub status: u16,
 }
 
 /// A failed operation, already in the form of its contract.
@@ -127,11 +169,46 @@ pub struct Failure {
     pub body: Value,
 }
 
+/// The door a call came through. A fleet records it with the tasks that it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An MCP client: a program, usually a model, decides what is called.
+    Tool,
+    /// The command line.
+    Cli,
+    /// The page, or another program over HTTP.
+    Page,
+}
+
+impl Source {
+    /// The header that tells the source of an HTTP request; one without it comes from the page.
+    pub const HEADER: &'static str = "crewkit-source";
+
+    /// The word in the header.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::Cli => "cli",
+            Self::Page => "page",
+        }
+    }
+
+    /// The source of an HTTP request.
+    pub fn of_request(headers: &http::HeaderMap) -> Self {
+        let word = headers.get(Self::HEADER).and_then(|value| value.to_str().ok());
+        [Self::Tool, Self::Cli].into_iter().find(|source| word == Some(source.as_str())).unwrap_or(Self::Page)
+    }
+}
+
 /// One call of an operation.
 pub struct Call {
     /// What the operation works on.
     pub services: Arc<Services>,
-    /// The arguments, checked against the schema, defaults filled in.
+    /// The door it came through.
+    pub source: Source,
+    /// The attempt of a run that asks, if it is one.
+    pub attempt: Option<AttemptGrant>,
+    /// The arguments, checked against the schema.
     pub arguments: JsonObject,
     /// Where to report progress.
     pub progress: Progress,
@@ -149,25 +226,9 @@ impl fmt::Debug for Call {
 }
 
 impl Call {
-    /// The argument `name` as text; empty when it is absent.
-    pub fn text(&self, name: &str) -> Option<&str> {
-        self.arguments.get(name).and_then(Value::as_str)
-    }
-
-    /// Whether the argument `name` is `true`.
-    pub fn flag(&self, name: &str) -> bool {
-        self.arguments.get(name).and_then(Value::as_bool).unwrap_or(false)
-    }
-
-    /// The argument `name` as a whole number.
-    pub fn number(&self, name: &str) -> Option<u64> {
-        self.arguments.get(name).and_then(Value::as_u64)
-    }
-
-    /// The argument `name` as a list of texts.
-    pub fn texts(&self, name: &str) -> Option<Vec<String>> {
-        let items = self.arguments.get(name)?.as_array()?;
-        Some(items.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect())
+    /// Reads the arguments. Fails only where a schema and its type contradict each other.
+    pub fn input<T: DeserializeOwned>(&mut self) -> serde_json::Result<T> {
+        serde_json::from_value(Value::Object(std::mem::take(&mut self.arguments)))
     }
 }
 

@@ -1,19 +1,23 @@
 //! The pack operations: the verbs of `crewkit-pack` as rows of the table.
 
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crewkit_core::{Code, Toolset};
 use crewkit_pack::PackError;
-use crewkit_pack::commands::{Consent, Deploy, Explain, Pack};
+use crewkit_pack::commands::{Choices, Consent, Deploy, Explain, Pack, Select};
 use crewkit_pack::envelope::{self, Answer, CommandName};
-use crewkit_pack::session::{Choices, Select};
-use crewkit_pack::status::Kind;
+use crewkit_pack::plan::status::Kind;
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Approval, Call, Failure, HandlerResult, Hints, Operation, Problem, Progress, ProgressUpdate};
+use super::{
+    Approval, Call, Doors, Failure, HandlerResult, Hints, Operation, Problem, Progress, ProgressUpdate,
+    Schema,
+};
 
 /// Every answer is an envelope, failures included.
 const ENVELOPE: &str = r#"{
@@ -117,40 +121,71 @@ const EXPLAIN: &str = r#"{
   }
 }"#;
 
+/// The arguments of all pack operations; each has those that its schema shows.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PackInput {
+    repo: Option<PathBuf>,
+    profile: Option<String>,
+    target: Option<String>,
+    machine: Option<String>,
+    dry_run: bool,
+    diff: bool,
+    only: Vec<String>,
+    adopt: bool,
+    confirm_token: Option<String>,
+    to: String,
+    kind: String,
+}
+
 /// Arguments that are taken though the schema, which is fixed, does not show them.
 pub(super) const NOT_ADVERTISED: [(&str, &str); 1] = [("deploy_apply", "confirm_token")];
 
 /// The rows.
+#[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
 pub fn operations() -> Vec<Operation> {
     vec![
-        row("plan", "Plan", "Show what a deploy would create, update and delete.", SELECTION, |call| {
-            answer(call, name(&["plan"]), |pack, call| pack.plan(&select(pack, call)?))
-        }),
-        row("diff", "Diff", "Show what a deploy would change; same data as plan.", SELECTION, |call| {
-            answer(call, name(&["diff"]), |pack, call| pack.plan(&select(pack, call)?))
-        }),
-        row("preview", "Preview", "Show the plan, optionally with unified diffs.", PREVIEW, |call| {
-            answer(call, name(&["preview"]), |pack, call| {
-                pack.preview(&select(pack, call)?, call.flag("diff"))
+        row(
+            "plan",
+            "Plan",
+            "Show what a deploy would create, update and delete.",
+            SELECTION,
+            |call, input| {
+                answer(call, input, name(&["plan"]), |pack, input| pack.plan(&select(pack, input)?))
+            },
+        ),
+        row(
+            "diff",
+            "Diff",
+            "Show what a deploy would change; same data as plan.",
+            SELECTION,
+            |call, input| {
+                answer(call, input, name(&["diff"]), |pack, input| pack.plan(&select(pack, input)?))
+            },
+        ),
+        row("preview", "Preview", "Show the plan, optionally with unified diffs.", PREVIEW, |call, input| {
+            answer(call, input, name(&["preview"]), |pack, input| {
+                pack.preview(&select(pack, input)?, input.diff)
             })
         }),
-        row("status", "Status", "Compare deployed files with what they should be.", STATUS, |call| {
-            answer(call, name(&["status"]), |pack, call| {
-                let only = call.texts("only").unwrap_or_default();
-                let only: Vec<Kind> = only.iter().filter_map(|kind| Kind::from_name(kind)).collect();
-                pack.status(&select(pack, call)?, &only)
+        row("status", "Status", "Compare deployed files with what they should be.", STATUS, |call, input| {
+            answer(call, input, name(&["status"]), |pack, input| {
+                let only: Vec<Kind> = input.only.iter().filter_map(|kind| Kind::from_name(kind)).collect();
+                pack.status(&select(pack, input)?, &only)
             })
         }),
-        row("doctor", "Doctor", "Check that the places to deploy to are usable.", DOCTOR, |call| {
-            answer(call, name(&["doctor"]), |pack, call| pack.doctor(&select(pack, call)?, None))
+        row("doctor", "Doctor", "Check that the places to deploy to are usable.", DOCTOR, |call, input| {
+            answer(call, input, name(&["doctor"]), |pack, input| pack.doctor(&select(pack, input)?, None))
         }),
         row(
             "deploy",
             "Plan a deploy",
             "Show the plan and return a confirm_token for exactly that plan; changes nothing.",
             SELECTION,
-            |call| {
-                answer(call, name(&["deploy"]), |pack, call| pack.deploy_for_approval(&select(pack, call)?))
+            |call, input| {
+                answer(call, input, name(&["deploy"]), |pack, input| {
+                    pack.deploy_for_approval(&select(pack, input)?)
+                })
             },
         ),
         Operation {
@@ -161,21 +196,21 @@ pub fn operations() -> Vec<Operation> {
                 "Deploy",
                 "Apply the plan: all of it or nothing. Requires yes=true.",
                 DEPLOY_APPLY,
-                |call| {
+                |call, input| {
                     let command = name(&["deploy"]);
                     let dry_run = call
                         .services
                         .pack
                         .as_ref()
-                        .is_some_and(|pack| select(pack, &call).is_ok_and(|select| select.dry_run));
+                        .is_some_and(|pack| select(pack, &input).is_ok_and(|select| select.dry_run));
                     let command = if dry_run { command } else { command.with_variant("--apply") };
-                    answer(call, command, |pack, call| {
+                    answer(call, input, command, |pack, input| {
                         let deploy = Deploy {
                             apply: Some(Consent::Given),
-                            adopt: call.flag("adopt"),
-                            confirm_token: call.text("confirm_token").map(ToOwned::to_owned),
+                            adopt: input.adopt,
+                            confirm_token: input.confirm_token.clone(),
                         };
-                        pack.deploy(&select(pack, call)?, &deploy)
+                        pack.deploy(&select(pack, input)?, &deploy)
                     })
                 },
             )
@@ -188,25 +223,27 @@ pub fn operations() -> Vec<Operation> {
                 "Roll back",
                 "Return to the state a snapshot left, or found (before:<id>). Requires yes=true.",
                 ROLLBACK,
-                |call| {
-                    answer(call, name(&["rollback"]), |pack, call| {
-                        pack.rollback(
-                            &select(pack, call)?,
-                            call.text("to").unwrap_or_default(),
-                            Consent::Given,
-                        )
+                |call, input| {
+                    answer(call, input, name(&["rollback"]), |pack, input| {
+                        pack.rollback(&select(pack, input)?, &input.to, Consent::Given)
                     })
                 },
             )
         },
-        row("explain", "Explain", "Say which modules and layers changes come from.", EXPLAIN, |call| {
-            let (command, what) = match call.text("kind") {
-                Some("status") => (name(&["explain", "status"]), Explain::Status),
-                Some("diff") => (name(&["explain", "diff"]), Explain::Plan),
-                _ => (name(&["explain", "plan"]), Explain::Plan),
-            };
-            answer(call, command, move |pack, call| pack.explain(&select(pack, call)?, what))
-        }),
+        row(
+            "explain",
+            "Explain",
+            "Say which modules and layers changes come from.",
+            EXPLAIN,
+            |call, input| {
+                let (command, what) = match input.kind.as_str() {
+                    "status" => (name(&["explain", "status"]), Explain::Status),
+                    "diff" => (name(&["explain", "diff"]), Explain::Plan),
+                    _ => (name(&["explain", "plan"]), Explain::Plan),
+                };
+                answer(call, input, command, move |pack, input| pack.explain(&select(pack, input)?, what))
+            },
+        ),
     ]
 }
 
@@ -215,19 +252,29 @@ fn row(
     title: &'static str,
     description: &'static str,
     input: &'static str,
-    handler: super::Handler,
+    verb: fn(Call, PackInput) -> BoxFuture<'static, HandlerResult>,
 ) -> Operation {
     Operation {
         name,
         title,
         description,
         toolset: Toolset::Pack,
-        input,
-        output: ENVELOPE,
+        input: Schema::Literal(input),
+        output: Schema::Literal(ENVELOPE),
         hints: Hints::READ,
         approval: Approval::NotNeeded,
+        // `crewkit pack` has commands of its own, which work without a server.
+        doors: Doors::TOOL,
+        rewrite: |_| {},
         error_form,
-        handler,
+        handler: Arc::new(move |mut call| match call.input() {
+            Ok(input) => verb(call, input),
+            Err(error) => {
+                let error = PackError::new(Code::ArgumentInvalid, error.to_string());
+                let failed = failure(&CommandName::new(&[name]), version(), &error);
+                Box::pin(std::future::ready(Err(failed)))
+            }
+        }),
     }
 }
 
@@ -235,22 +282,18 @@ fn name(path: &[&'static str]) -> CommandName {
     CommandName::new(path)
 }
 
-fn select(pack: &Pack, call: &Call) -> Result<Select, PackError> {
-    pack.select(Choices {
-        repo: call.text("repo").map(PathBuf::from),
-        profile: call.text("profile").map(ToOwned::to_owned),
-        target: call.text("target").map(ToOwned::to_owned),
-        machine: call.text("machine").map(ToOwned::to_owned),
-        dry_run: call.flag("dry_run"),
-    })
+fn select(pack: &Pack, input: &PackInput) -> Result<Select, PackError> {
+    let PackInput { repo, profile, target, machine, dry_run, .. } = input.clone();
+    pack.select(Choices { repo, profile, target, machine, dry_run })
 }
 
 /// Runs a verb away from the threads that serve connections; it reads and writes files.
-fn answer(
+fn answer<T: Serialize + Send + 'static>(
     call: Call,
+    input: PackInput,
     command: CommandName,
-    verb: impl FnOnce(&Pack, &Call) -> Result<Answer, PackError> + Send + 'static,
-) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> {
+    verb: impl FnOnce(&Pack, &PackInput) -> Result<Answer<T>, PackError> + Send + 'static,
+) -> BoxFuture<'static, HandlerResult> {
     Box::pin(async move {
         let pack: Option<Arc<Pack>> = call.services.pack.clone();
         let Some(pack) = pack else {
@@ -263,9 +306,9 @@ fn answer(
             cancelled: call.cancelled.clone(),
             steps: Mutex::new(0),
         }));
-        let work = tokio::task::spawn_blocking(move || verb(&pack, &call));
+        let work = tokio::task::spawn_blocking(move || verb(&pack, &input));
         match work.await {
-            Ok(Ok(answer)) => Ok(envelope::success(&named, &version, answer)),
+            Ok(Ok(answer)) => Ok(envelope::success(&named, &version, &answer)),
             Ok(Err(error)) => Err(failure(&named, &version, &error)),
             // A panic belongs to the net around all operations.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -300,32 +343,7 @@ fn version() -> &'static str {
 }
 
 fn failure(command: &CommandName, version: &str, error: &PackError) -> Failure {
-    Failure { status: status(error.code()), body: envelope::failure(command, version, error) }
-}
-
-/// The HTTP status that says the same as a code.
-fn status(code: Code) -> u16 {
-    match code {
-        Code::ArgumentInvalid => 400,
-        Code::IoPermissionDenied => 403,
-        Code::ConfigMissing
-        | Code::ProfileNotFound
-        | Code::ModuleNotFound
-        | Code::SnapshotNotFound
-        | Code::SourceMissing
-        | Code::OverlayNotFound
-        | Code::LockfileMissing => 404,
-        Code::ConfirmRequired
-        | Code::AdoptConfirmRequired
-        | Code::ConfirmTokenExpired
-        | Code::ConfirmTokenMismatch
-        | Code::DesiredStateConflict
-        | Code::Drifted
-        | Code::Locked => 409,
-        Code::IoNoSpace => 507,
-        Code::Unexpected | Code::Internal | Code::IoFailed | Code::RecoveryFailed => 500,
-        _ => 422,
-    }
+    Failure { status: error.code().http_status(), body: envelope::failure(command, version, error) }
 }
 
 /// Problems before a verb runs, as envelopes too.

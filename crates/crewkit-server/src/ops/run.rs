@@ -4,14 +4,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crewkit_core::Code;
+use crewkit_core::{Code, Toolset};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::arguments::WrongArgument;
-use super::{Approval, Call, Entry, JsonObject, Problem, Progress, arguments, pack};
+use super::arguments::{Wrong, WrongArgument};
+use super::{Approval, Call, Entry, JsonObject, Problem, Progress, Source, arguments, pack};
 use crate::Services;
 use crate::caller::Caller;
 use crate::metrics::Metrics;
@@ -32,66 +32,105 @@ impl Answer {
     }
 }
 
+/// A request for an operation.
+#[derive(Debug)]
+pub struct Request {
+    /// Who asks.
+    pub caller: Caller,
+    /// Through which door.
+    pub source: Source,
+    /// The arguments as they came.
+    pub arguments: JsonObject,
+    /// Where to report progress.
+    pub progress: Progress,
+    /// Fires when the caller no longer wants the answer.
+    pub cancelled: CancellationToken,
+}
+
+impl Request {
+    /// A request of the owner who waits for the answer and nothing else.
+    pub fn of_owner(source: Source, arguments: JsonObject) -> Self {
+        Self {
+            caller: Caller::Owner,
+            source,
+            arguments,
+            progress: Progress::default(),
+            cancelled: CancellationToken::new(),
+        }
+    }
+}
+
 /// Runs `entry` once. Never panics and never fails in another form than the operation's own.
-pub fn run(
-    entry: Arc<Entry>,
-    services: Arc<Services>,
-    caller: Caller,
-    arguments: JsonObject,
-    progress: Progress,
-    cancelled: CancellationToken,
-) -> BoxFuture<'static, Answer> {
+///
+/// An operation that changes something runs on a task of its own, which [`Services::commands`] tracks: the returned future
+/// may be dropped at any time after its first poll, and the operation is still carried out to its end. An operation that
+/// only reads or waits ends with the future.
+pub fn run(entry: Arc<Entry>, services: Arc<Services>, request: Request) -> BoxFuture<'static, Answer> {
     Box::pin(async move {
+        if let Some(remote) = services.remote.as_ref().filter(|_| entry.operation.toolset != Toolset::Pack) {
+            return remote
+                .run(entry.operation.name, request.arguments, request.progress, request.cancelled)
+                .await;
+        }
         let began = Instant::now();
-        let answer = run_unmeasured(&entry, services, &caller, arguments, progress, cancelled).await;
-        Metrics::global().operation(entry.operation.name, answer.failed(), began.elapsed());
+        let name = entry.operation.name;
+        let answer = match check(&entry, services, request) {
+            Err(problem) => refuse(&entry, &problem),
+            Ok(call) if entry.operation.hints.read_only => handle(&entry, call).await,
+            Ok(call) => {
+                let commands = call.services.commands.clone();
+                let command = Arc::clone(&entry);
+                let task = commands.spawn(async move { handle(&command, call).await });
+                // Panics are caught within; only the end of the runtime leaves no answer.
+                task.await.unwrap_or_else(|error| refuse(&entry, &bug(name, &error.to_string())))
+            }
+        };
+        Metrics::global().operation(name, answer.failed(), began.elapsed());
         answer
     })
 }
 
-async fn run_unmeasured(
-    entry: &Entry,
-    services: Arc<Services>,
-    caller: &Caller,
-    mut arguments: JsonObject,
-    progress: Progress,
-    cancelled: CancellationToken,
-) -> Answer {
-    if let Err(message) = caller.authorize(entry.operation.name, &mut arguments) {
-        return refuse(entry, &Problem { code: Code::AgentRefused, message, argument: None, status: 403 });
-    }
+/// Checks a request before anything is done about it.
+fn check(entry: &Entry, services: Arc<Services>, request: Request) -> Result<Call, Problem> {
+    let Request { caller, source, mut arguments, progress, cancelled } = request;
+    caller.authorize(entry.operation.name, &mut arguments).map_err(|message| Problem {
+        code: Code::AgentRefused,
+        message,
+        argument: None,
+    })?;
     // Approval comes before the arguments: otherwise the schema's `required: ["yes"]` would answer with a lesser error.
     if entry.operation.approval == Approval::Yes && arguments.get("yes") != Some(&Value::Bool(true)) {
-        return refuse(
-            entry,
-            &Problem {
-                code: Code::ConfirmRequired,
-                message: format!(
-                    "`{}` changes something and needs explicit approval: repeat with yes=true",
-                    entry.operation.name
-                ),
-                argument: Some("yes".to_owned()),
-                status: 409,
-            },
-        );
+        return Err(Problem {
+            code: Code::ConfirmRequired,
+            message: format!(
+                "`{}` changes something and needs explicit approval: repeat with yes=true",
+                entry.operation.name
+            ),
+            argument: Some("yes".to_owned()),
+        });
     }
-    let quiet = take_unadvertised(entry.operation.name, &mut arguments);
-    if let Err(wrong) = quiet.and_then(|quiet| {
-        arguments::check(&entry.input, &mut arguments)?;
-        arguments.extend(quiet);
-        Ok(())
-    }) {
-        return refuse(
-            entry,
-            &Problem {
-                code: Code::ArgumentInvalid,
-                message: wrong.to_string(),
-                argument: Some(wrong.argument),
-                status: 400,
-            },
-        );
-    }
-    let call = Call { services, arguments, progress, cancelled };
+    (entry.operation.rewrite)(&mut arguments);
+    arguments::normalize(&entry.input, &mut arguments);
+    take_unadvertised(entry.operation.name, &mut arguments)
+        .and_then(|unadvertised| {
+            arguments::check(&entry.input, &arguments)?;
+            arguments.extend(unadvertised);
+            Ok(())
+        })
+        .map_err(|wrong| Problem {
+            code: Code::ArgumentInvalid,
+            message: wrong.to_string(),
+            argument: Some(wrong.argument),
+        })?;
+    let attempt = match caller {
+        Caller::Attempt(grant) => Some(grant),
+        Caller::Owner | Caller::Stranger(_) => None,
+    };
+    Ok(Call { services, source, attempt, arguments, progress, cancelled })
+}
+
+async fn handle(entry: &Entry, call: Call) -> Answer {
+    let name = entry.operation.name;
     let work = AssertUnwindSafe(async { (entry.operation.handler)(call).await }).catch_unwind();
     match work.await {
         Ok(Ok(body)) => Answer { body, status: 200 },
@@ -102,21 +141,15 @@ async fn run_unmeasured(
                 .map(ToString::to_string)
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            tracing::error!(operation = entry.operation.name, panic = what, "an operation panicked");
-            refuse(
-                entry,
-                &Problem {
-                    code: Code::Internal,
-                    message: format!(
-                        "`{}` failed because of a bug in crewkit; the log has the details",
-                        entry.operation.name
-                    ),
-                    argument: None,
-                    status: 500,
-                },
-            )
+            refuse(entry, &bug(name, &what))
         }
     }
+}
+
+fn bug(operation: &str, what: &str) -> Problem {
+    tracing::error!(operation, what, "an operation failed because of a bug");
+    let message = format!("`{operation}` failed because of a bug in crewkit; the log has the details");
+    Problem { code: Code::Internal, message, argument: None }
 }
 
 /// Takes out the texts an operation accepts beside its schema, so that the schema check does not meet them.
@@ -129,7 +162,7 @@ fn take_unadvertised(operation: &str, arguments: &mut JsonObject) -> Result<Json
                 taken.insert((*argument).to_owned(), text.into());
             }
             Some(_) => {
-                let problem = "must be a string".to_owned();
+                let problem = Wrong::Value("must be a string".to_owned());
                 return Err(WrongArgument { argument: (*argument).to_owned(), problem });
             }
         }
@@ -138,5 +171,8 @@ fn take_unadvertised(operation: &str, arguments: &mut JsonObject) -> Result<Json
 }
 
 fn refuse(entry: &Entry, problem: &Problem) -> Answer {
-    Answer { body: (entry.operation.error_form)(&entry.operation, problem), status: problem.status }
+    Answer {
+        body: (entry.operation.error_form)(&entry.operation, problem),
+        status: problem.code.http_status(),
+    }
 }

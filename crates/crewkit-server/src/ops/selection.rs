@@ -1,6 +1,7 @@
 //! Which operations a door shows.
 
 use crewkit_core::Toolset;
+use crewkit_core::suggest::nearest;
 
 use super::{Catalog, Operation};
 
@@ -19,12 +20,12 @@ pub struct Selection {
 
 /// A tool name in a flag that no operation has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown tool `{name}`; known are {known}")]
+#[error("Unknown tool `{name}`. {hint}")]
 pub struct UnknownTool {
     /// The name as given.
     pub name: String,
-    /// The names there are.
-    pub known: String,
+    /// The nearest name, or all there are.
+    pub hint: String,
 }
 
 impl Selection {
@@ -35,12 +36,15 @@ impl Selection {
 
     /// Whether `operation` is shown.
     pub fn shows(&self, operation: &Operation) -> bool {
+        let names = |list: &[String], name: &str| list.iter().any(|listed| listed == name);
+        let with = operation.doors.shown_with;
+        let is_named = names(&self.tools, operation.name)
+            || (!with.is_empty() && with.iter().all(|tool| names(&self.tools, tool)));
+        let is_excluded =
+            names(&self.exclude, operation.name) || with.iter().any(|tool| names(&self.exclude, tool));
         let everything = self.toolsets.is_empty() && self.tools.is_empty();
-        let included = everything
-            || self.toolsets.contains(&operation.toolset)
-            || self.tools.iter().any(|name| name == operation.name);
-        included
-            && !self.exclude.iter().any(|name| name == operation.name)
+        (everything || is_named || self.toolsets.contains(&operation.toolset))
+            && !is_excluded
             && (!self.read_only || operation.hints.read_only)
     }
 
@@ -58,7 +62,11 @@ impl Selection {
             None => Ok(()),
             Some(name) => {
                 let known: Vec<_> = catalog.entries().map(|entry| entry.operation.name).collect();
-                Err(UnknownTool { name: name.clone(), known: known.join(", ") })
+                let hint = match nearest(name, known.iter().copied()) {
+                    Some(near) => format!("Did you mean `{near}`?"),
+                    None => format!("Use one of {}", known.join(", ")),
+                };
+                Err(UnknownTool { name: name.clone(), hint })
             }
         }
     }

@@ -37,7 +37,7 @@ impl Doors {
         let model = ScriptedModel::start(script).await;
         let home = tempfile::tempdir().unwrap();
         let mut agents = AgentOptions::new(home.path());
-        agents.models = vec![Endpoint::new("scripted", model.url(), "scripted-1")];
+        agents.settings_mut().models = vec![Endpoint::new("scripted", model.url(), "scripted-1")];
         let services = Services { agents: Arc::new(Agents::lazy(agents)), ..Services::default() };
         services.agents.engine().await.unwrap();
         let agents = Arc::clone(&services.agents);
@@ -372,10 +372,13 @@ async fn pruning_tells_what_goes_and_removes_nothing_by_mistake() {
     };
     for (body, expected) in [
         ("", "older_than_seconds: must be given"),
-        (r#"{"older_than_seconds": "1"}"#, "older_than_seconds: must be a whole number"),
-        (r#"{"older_than_seconds": 0, "keep": -1}"#, "keep: must be a whole number"),
-        (r#"{"older_than_seconds": 0, "dry_run": 1}"#, "dry_run: must be true or false"),
-        (r#"{"older_than_seconds": 0, "dryrun": true}"#, "`dryrun` is not known"),
+        (r#"{"older_than_seconds": "1"}"#, "`older_than_seconds` must be an integer, not a string"),
+        (r#"{"older_than_seconds": 0, "keep": -1}"#, "`keep` must be at least 0"),
+        (r#"{"older_than_seconds": 0, "dry_run": 1}"#, "`dry_run` must be a boolean, not a number"),
+        (
+            r#"{"older_than_seconds": 0, "dryrun": true}"#,
+            "Unknown argument `dryrun`. Did you mean `dry_run`?",
+        ),
     ] {
         let (status, told) = prune(body).await;
         assert_eq!((status, &told["code"]), (400, &"E_ARGUMENT_INVALID".into()), "{told}");
@@ -459,5 +462,107 @@ async fn a_viewer_controls_only_what_the_server_shows() {
             }
         };
         assert_eq!(offered, allowed, "{frame} without {excluded}");
+    }
+}
+
+/// Narrowing holds at every address: `path` is there only when the tools it is shown with are.
+#[tokio::test]
+async fn a_narrowed_server_is_narrow_at_every_address() {
+    let exclude = |tool: &str| Selection { exclude: vec![tool.to_owned()], ..Selection::default() };
+    let only = |tool: &str| Selection { tools: vec![tool.to_owned()], ..Selection::default() };
+    let read_only = Selection { read_only: true, ..Selection::default() };
+    let changing: &[(&str, &str)] =
+        &[("POST", "/api/agents"), ("POST", "/api/agents/x/resume"), ("POST", "/api/ops/run_start")];
+    let ending: &[(&str, &str)] = &[
+        ("POST", "/api/agents/x/stop"),
+        ("DELETE", "/api/agents/x"),
+        ("POST", "/api/agents/prune"),
+        ("POST", "/api/ops/run_delete"),
+    ];
+    let reading: &[(&str, &str)] = &[
+        ("GET", "/api/agents"),
+        ("GET", "/api/tools"),
+        ("GET", "/api/agents/x/payload"),
+        ("POST", "/api/ops/run_list"),
+    ];
+    for (selection, hidden, shown) in [
+        (exclude("agent_stop"), ending, reading),
+        (exclude("agent_start"), changing, ending),
+        (exclude("agent_status"), reading, ending),
+        (only("agent_status"), ending, reading),
+        (read_only.clone(), ending, reading),
+        (read_only, changing, reading),
+        (Selection::of(crewkit_core::Toolset::Fleet), ending, &[]),
+        (Selection::of(crewkit_core::Toolset::Fleet), reading, &[("POST", "/api/fleet/projects")]),
+    ] {
+        let options = Options { selection: selection.clone(), ..Options::default() };
+        let doors = Doors::open_with(options, |_| Turn::say("x")).await;
+        let json = [("Content-Type", "application/json")];
+        for (paths, expected) in [(hidden, true), (shown, false)] {
+            for (method, path) in paths {
+                let reply = doors.server.request(method, path, &json, b"").await;
+                let is_hidden = reply.status == 404 && reply.json()["error"] == "E_NOT_FOUND";
+                assert_eq!(is_hidden, expected, "{selection:?}: {method} {path}: {reply:?}");
+            }
+        }
+    }
+    for (excluded, path) in [("agent_start", "/ws/conv-1"), ("agent_output", "/ws/agent/x")] {
+        let options = Options { selection: exclude(excluded), ..Options::default() };
+        let doors = Doors::open_with(options, |_| Turn::say("x")).await;
+        let url = format!("ws://{}{path}", doors.server.address);
+        let refused = tokio_tungstenite::connect_async(url).await.unwrap_err().to_string();
+        assert!(refused.contains("404"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn the_openapi_document_has_every_route_of_runs() {
+    let doors = Doors::open(|_| Turn::say("x")).await;
+    let document = doors.get("/api/openapi.json", &[]).await.json();
+    let mut count = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            count += 1;
+            let address = path.replace("{id}", "agent-nobody").replace("{agent_id}", "agent-nobody");
+            let reply = doors.server.request(&method.to_uppercase(), &address, &[], b"").await;
+            let is_there = reply.status != 405 && !reply.body.contains("E_NOT_FOUND");
+            assert!(is_there, "{method} {path}: {reply:?}");
+        }
+    }
+    let rows = Catalog::product().unwrap().entries().count();
+    // Every row, thirteen routes of runs and events, one of the fleet, and three that are no operations.
+    assert_eq!(count, rows + 13 + 1 + 3);
+}
+
+#[tokio::test]
+async fn events_are_read_from_a_cursor_on_and_waited_for() {
+    let doors = Doors::open(|_| Turn::complete("done")).await;
+    let id = doors.run("x").await;
+    let of_run = format!("/api/events?subject={id}");
+    let page = doors.get(&of_run, &[]).await.json();
+    let kinds: Vec<&str> =
+        page["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    assert!(kinds.first() == Some(&"run.queued") || kinds.first() == Some(&"run.started"), "{kinds:?}");
+    assert_eq!(kinds.last(), Some(&"run.ended"), "{kinds:?}");
+    let last = page["last"].as_u64().unwrap();
+    let rest = doors.get(&format!("{of_run}&after={last}"), &[]).await.json();
+    assert_eq!((&rest["events"], &rest["next"]), (&json!([]), &json!(last)));
+    // The wait ends with the event, long before its time.
+    let arguments = json!({"after": last, "wait_seconds": 300});
+    let waiting = doors.server.rest("events", &arguments);
+    let (waited, started) = tokio::join!(waiting, doors.start("y"));
+    let waited = waited.json();
+    assert!(
+        waited["events"].as_array().unwrap().iter().all(|event| event["subject"] == *started),
+        "{waited}"
+    );
+    assert!(waited["next"].as_u64().unwrap() > last, "{waited}");
+    for (query, status, code) in [
+        (format!("after={}", last + 1000), 410, "E_CURSOR_EXPIRED"),
+        ("after=x".to_owned(), 400, "E_ARGUMENT_INVALID"),
+        ("afte=1".to_owned(), 400, "E_ARGUMENT_INVALID"),
+    ] {
+        let reply = doors.get(&format!("/api/events?{query}"), &[]).await;
+        assert_eq!((reply.status, &reply.json()["code"]), (status, &json!(code)), "{query}: {reply:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! The argument validator, held against a full JSON Schema validator.
 
-use crewkit_server::ops::arguments::check;
+use std::sync::LazyLock;
+
+use crewkit_server::ops::arguments::{check, normalize};
 use crewkit_server::ops::{Catalog, JsonObject};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -32,6 +34,9 @@ fn names(schema: &JsonObject) -> Vec<String> {
     known.into_iter().flat_map(JsonObject::keys).cloned().chain(["stranger".to_owned()]).collect()
 }
 
+/// Made once: deriving them for every case would take most of the time.
+static SCHEMAS: LazyLock<Vec<JsonObject>> = LazyLock::new(schemas);
+
 fn schemas() -> Vec<JsonObject> {
     let nested = json!({"type": "object", "required": ["a"], "additionalProperties": {"type": "integer"}, "properties": {
         "a": {"type": ["string", "null"], "minLength": 1},
@@ -53,21 +58,21 @@ proptest! {
         pick in any::<prop::sample::Index>(),
         chosen in prop::collection::vec((any::<prop::sample::Index>(), value()), 0..5),
     ) {
-        let schemas = schemas();
-        let schema = pick.get(&schemas);
+        let schema = pick.get(&SCHEMAS);
         let names = names(schema);
         let mut arguments: JsonObject = chosen.into_iter().map(|(name, value)| (name.get(&names).clone(), value)).collect();
         let oracle = jsonschema::validator_for(&Value::Object(schema.clone())).unwrap();
         let expected = oracle.is_valid(&Value::Object(arguments.clone()));
+        let verdict = check(schema, &arguments);
+        prop_assert_eq!(verdict.is_ok(), expected, "{:?} {:?}", arguments, verdict);
+        // What fits still fits when it is normalized, and nothing but nulls is taken away.
         let given = arguments.clone();
-        let verdict = check(schema, &mut arguments);
-        prop_assert_eq!(verdict.is_ok(), expected, "{:?} {:?}", given, verdict);
-        if verdict.is_ok() {
-            // What was given stays; defaults only fill gaps and fit the schema themselves.
-            for (name, value) in &given {
-                prop_assert_eq!(arguments.get(name), Some(value));
-            }
-            prop_assert!(oracle.is_valid(&Value::Object(arguments)));
+        normalize(schema, &mut arguments);
+        if expected {
+            prop_assert!(oracle.is_valid(&Value::Object(arguments.clone())), "{:?}", arguments);
+        }
+        for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+            prop_assert_eq!(arguments.get(name).and_then(Value::as_f64), value.as_f64());
         }
     }
 }
@@ -82,20 +87,38 @@ fn messages_say_where_and_what_is_allowed() {
     }});
     let schema = schema.as_object().unwrap();
     for (arguments, expected) in [
-        (json!({}), "argument `to` is required"),
-        (json!({"to": 5}), "argument `to` must be a string, not a number"),
-        (json!({"to": "x"}), "argument `to` must be at least 2 characters long"),
+        (json!({}), "Argument `to` is required"),
+        (json!({"to": 5}), "Argument `to` must be a string, not a number"),
+        (json!({"to": "x"}), "Argument `to` must be at least 2 characters long"),
         (
             json!({"to": "xx", "only": ["missing", "odd"]}),
-            "argument `only[1]` must be one of \"missing\", \"extra\"",
+            "Argument `only[1]` must be one of \"missing\", \"extra\"",
         ),
-        (json!({"to": "xx", "page": 0}), "argument `page` must be at least 1"),
-        (json!({"to": "xx", "page": 1.5}), "argument `page` must be an integer, not a number"),
-        (json!({"to": "xx", "page": 101}), "argument `page` must be at most 100"),
-        (json!({"to": "xx", "yes": false}), "argument `yes` must be true"),
-        (json!({"to": "xx", "form": 1}), "argument `form` is unknown; known are to, only, page, yes"),
+        (json!({"to": "xx", "page": 0}), "Argument `page` must be at least 1"),
+        (json!({"to": "xx", "page": 1.5}), "Argument `page` must be an integer, not a number"),
+        (json!({"to": "xx", "page": 101}), "Argument `page` must be at most 100"),
+        (json!({"to": "xx", "yes": false}), "Argument `yes` must be true"),
+        (json!({"to": "xx", "form": 1}), "Unknown argument `form`. Use to, only, page, yes"),
+        (json!({"to": "xx", "pag": 1}), "Unknown argument `pag`. Did you mean `page`?"),
     ] {
-        let mut given = arguments.as_object().unwrap().clone();
-        assert_eq!(check(schema, &mut given).unwrap_err().to_string(), expected);
+        assert_eq!(check(schema, arguments.as_object().unwrap()).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn a_whole_number_is_an_integer_and_null_leaves_an_optional_argument_out() {
+    let schema = json!({"type": "object", "required": ["to"], "properties": {
+        "to": {"type": "string"}, "page": {"type": "integer"}, "share": {"type": "number"},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    }});
+    for (given, expected) in [
+        (json!({"to": "x", "page": 1.0, "share": 1.0}), json!({"to": "x", "page": 1, "share": 1.0})),
+        (json!({"to": "x", "page": 1.5}), json!({"to": "x", "page": 1.5})),
+        (json!({"to": "x", "page": 1e300}), json!({"to": "x", "page": 1e300})),
+        (json!({"to": null, "page": null, "note": null}), json!({"to": null, "note": null})),
+    ] {
+        let mut arguments = given.as_object().unwrap().clone();
+        normalize(schema.as_object().unwrap(), &mut arguments);
+        assert_eq!(Value::Object(arguments), expected, "{given}");
     }
 }

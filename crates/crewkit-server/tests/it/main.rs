@@ -7,6 +7,7 @@ mod attacks;
 mod conformance_messages;
 mod conformance_resume;
 mod corpus;
+mod hang_up;
 mod http;
 mod kit;
 mod pack_contract;

@@ -1,7 +1,9 @@
 //! The operations of the product, as clients see them.
 
+use crewkit_core::Toolset;
 use crewkit_server::mcp::handler::tool;
-use crewkit_server::ops::{Approval, Catalog};
+use crewkit_server::ops::pack::PackInput;
+use crewkit_server::ops::{Approval, Catalog, Schema};
 use serde_json::{Value, json};
 
 /// Every client pays for the list in every conversation.
@@ -10,7 +12,7 @@ const MOST_BYTES: usize = 24 * 1024;
 #[test]
 fn the_whole_list_of_tools_stays_small() {
     let catalog = Catalog::product().unwrap();
-    let tools: Vec<_> = catalog.entries().map(tool).collect();
+    let tools: Vec<_> = catalog.entries().filter(|entry| entry.operation.doors.mcp).map(tool).collect();
     let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"tools": tools}}).to_string();
     assert!(answer.len() < MOST_BYTES, "tools/list is {} bytes", answer.len());
 }
@@ -29,7 +31,8 @@ fn the_schema_of_each_tool_is_written_down() {
 
 #[test]
 fn the_table_keeps_its_own_rules() {
-    for entry in Catalog::product().unwrap().entries() {
+    let catalog = Catalog::product().unwrap();
+    for entry in catalog.entries() {
         let operation = &entry.operation;
         let name = operation.name;
         let hints = operation.hints;
@@ -40,10 +43,64 @@ fn the_table_keeps_its_own_rules() {
         );
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
         assert!(operation.description.ends_with('.') && !operation.title.is_empty(), "{name}");
+        let shown_with = operation.doors.shown_with;
+        assert_eq!(operation.doors.mcp, shown_with.is_empty(), "{name}: no tool is narrowed by nothing");
+        for tool in shown_with {
+            let tool = &catalog.get(tool).unwrap_or_else(|| panic!("{name}: there is no {tool}")).operation;
+            assert!(tool.doors.mcp && tool.toolset == operation.toolset, "{name}");
+        }
+        let properties = entry.input["properties"].as_object().unwrap();
+        for positional in operation.doors.cli.map(|cli| cli.positional).unwrap_or_default() {
+            assert!(properties.contains_key(*positional), "{name}: {positional}");
+        }
+        if operation.toolset != Toolset::Pack {
+            for (argument, schema) in properties {
+                assert!(schema["description"].is_string(), "{name}: {argument} is not described");
+            }
+        }
         for (which, schema) in [("input", &entry.input), ("output", &entry.output)] {
             assert_eq!(schema.get("type"), Some(&json!("object")), "{name} {which}");
             jsonschema::validator_for(&Value::Object((**schema).clone()))
                 .unwrap_or_else(|error| panic!("{name} {which}: {error}"));
+        }
+    }
+}
+
+/// The tools of the contracts and those that came with version 0.1; what is new does not become a tool unnoticed.
+#[test]
+fn the_list_of_tools_is_the_one_of_the_contracts() {
+    let catalog = Catalog::product().unwrap();
+    let tools: Vec<&str> = catalog
+        .entries()
+        .filter(|entry| entry.operation.doors.mcp)
+        .map(|entry| entry.operation.name)
+        .collect();
+    let expected = "plan diff preview status doctor deploy deploy_apply rollback explain create_agent list_agents \
+                    show_agent show_agent_task_history delete_agent start_agent_task stop_agent_task \
+                    cancel_agent_task list_agent_roles list_agent_projects restart_agent show_agent_log \
+                    wait_for_agent equip_agents fleet_drift agent_start agent_status agent_complete agent_stop \
+                    agent_wait agent_output";
+    assert_eq!(tools.join(" "), expected);
+}
+
+/// The literal schemas of the contract and the type that their arguments are read into.
+#[test]
+fn literal_schemas_fit_their_type() {
+    let catalog = Catalog::product().unwrap();
+    let derived = Schema::of_input::<PackInput>().to_object().unwrap();
+    for entry in catalog.entries().filter(|entry| entry.operation.toolset == Toolset::Pack) {
+        for (argument, literal) in entry.input["properties"].as_object().unwrap() {
+            // Read before the type, for every row.
+            if argument == "yes" {
+                continue;
+            }
+            let property = &derived["properties"][argument];
+            assert_eq!(literal["type"], property["type"], "{} {argument}", entry.operation.name);
+            assert_eq!(
+                literal["items"]["type"], property["items"]["type"],
+                "{} {argument}",
+                entry.operation.name
+            );
         }
     }
 }

@@ -1,30 +1,32 @@
 //! `/ws/{conversation_id}`: a conversation with the model.
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Extension, Path, State};
-use axum::response::Response;
+use axum::extract::{Extension, Path};
+use axum::response::{IntoResponse, Response};
 use crewkit_agent::Engine;
 use crewkit_agent::engine::ChatFrame;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{AgentRoutes, Refusal};
+use super::{engine, refused};
 use crate::http::Connection;
+use crate::http::context::RequestContext;
 
 /// Messages a client may have waiting while the model is being asked.
 const WAITING: usize = 16;
 
 pub(super) async fn connect(
-    State(state): State<AgentRoutes>,
+    context: RequestContext,
     Extension(connection): Extension<Connection>,
     Path(conversation): Path<String>,
     upgrade: WebSocketUpgrade,
-) -> Result<Response, Refusal> {
-    let engine = state.engine().await?.clone();
+) -> Result<Response, Response> {
+    context.permit("agent_start").map_err(IntoResponse::into_response)?;
+    let engine = engine(&context).await?.clone();
     // Refuses a name that cannot be before the socket is open.
-    engine.chat_history(&conversation).await?;
-    let most = usize::try_from(state.limits.agent_contract_bytes * 2).unwrap_or(usize::MAX);
+    engine.chat_history(&conversation).await.map_err(refused)?;
+    let most = usize::try_from(context.app.limits.agent_contract_bytes * 2).unwrap_or(usize::MAX);
     Ok(upgrade
         .max_message_size(most)
         .on_upgrade(move |socket| converse(engine, conversation, socket, connection)))

@@ -3,24 +3,26 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
-use super::{AgentRoutes, Refusal};
+use super::{engine, refused};
+use crate::http::context::RequestContext;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Replays from `Last-Event-ID` (or the beginning), goes on live, and ends when the run has.
 pub(super) async fn get(
-    State(state): State<AgentRoutes>,
+    context: RequestContext,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
+) -> Result<Response, Response> {
+    context.permit("agent_output").map_err(IntoResponse::into_response)?;
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let after = after.and_then(|value| value.trim().parse().ok()).unwrap_or(0);
-    let subscription = state.engine().await?.subscribe(&id, after)?;
+    let subscription = engine(&context).await?.subscribe(&id, after).map_err(refused)?;
     let stream = futures_util::stream::unfold(subscription, |mut subscription| async move {
         // A store that cannot be read ends the stream; the client comes back with the last id it has.
         let event = subscription.next_until_end().await.ok()??;

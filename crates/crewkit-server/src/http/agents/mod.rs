@@ -1,4 +1,7 @@
-//! Agents over plain HTTP and WebSocket: the addresses existing clients know.
+//! Runs over plain HTTP and WebSocket, at the addresses and in the shapes that existing clients know.
+//!
+//! Each route is an adapter: it runs the operation it stands for, or asks for permission in its name, and turns the answer
+//! into the shape of the contract.
 
 mod chat;
 mod events;
@@ -8,87 +11,68 @@ mod viewer;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
+use axum::response::Response;
+use axum::routing::{MethodRouter, any, delete, get, post};
 use crewkit_agent::{Engine, Error};
-use crewkit_core::{Limits, Toolset};
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
 
+use super::context::{RequestContext, respond};
 use super::router::App;
-use crate::ops::agents::failure;
-use crate::ops::{Catalog, Selection};
-use crate::services::Agents;
+use crate::ops::{Answer, Failure};
 
-/// What these routes share.
-#[derive(Clone)]
-struct AgentRoutes {
-    agents: Arc<Agents>,
-    catalog: Arc<Catalog>,
-    selection: Arc<Selection>,
-    limits: Arc<Limits>,
+/// A route that is an adapter of an operation, as the `OpenAPI` document shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    /// The method, in small letters.
+    pub method: &'static str,
+    /// The path, with its parameters in braces.
+    pub path: &'static str,
+    /// The operation.
+    pub operation: &'static str,
+    /// What it answers with, in one line.
+    pub summary: &'static str,
 }
 
-impl AgentRoutes {
-    async fn engine(&self) -> Result<&Engine, Refusal> {
-        Ok(self.agents.engine().await?)
-    }
-
-    /// Whether this server shows the operation that a route stands for.
-    fn shows(&self, operation: &str) -> bool {
-        self.catalog.get(operation).is_some_and(|entry| {
-            entry.operation.toolset == Toolset::Agents && self.selection.shows(&entry.operation)
-        })
-    }
+/// The routes with their handlers.
+pub fn routes() -> Vec<(Route, MethodRouter<Arc<App>>)> {
+    let route = |method, path, operation, summary| Route { method, path, operation, summary };
+    vec![
+        (route("get", "/api/events", "events", "Show what happened after a cursor."), get(rest::events)),
+        (route("get", "/api/tools", "run_tools", "List the tools of runs."), get(rest::tools)),
+        (route("get", "/api/agents", "run_list", "List runs."), get(rest::list)),
+        (route("post", "/api/agents", "run_create", "Create a run that waits."), post(rest::create)),
+        (route("get", "/api/agents/{id}", "run_show", "Show a run with its output."), get(rest::show)),
+        (route("delete", "/api/agents/{id}", "run_delete", "Delete a run."), delete(rest::delete)),
+        (
+            route("get", "/api/agents/{id}/payload", "run_payload", "Get the payload, gzip-compressed."),
+            get(payload::get),
+        ),
+        (
+            route("get", "/api/agents/{id}/events", "agent_output", "Follow a run as server-sent events."),
+            get(events::get),
+        ),
+        (route("post", "/api/agents/{id}/resume", "run_resume", "Resume a run."), post(rest::resume)),
+        (route("post", "/api/agents/{id}/stop", "agent_stop", "Stop a run."), post(rest::stop)),
+        (
+            route("post", "/api/agents/prune", "run_prune", "Remove runs that ended long ago."),
+            post(rest::prune),
+        ),
+        (
+            route("get", "/ws/{conversation_id}", "agent_start", "Talk with the model over a WebSocket."),
+            any(chat::connect),
+        ),
+        (
+            route("get", "/ws/agent/{agent_id}", "run_show", "View and control a run over a WebSocket."),
+            any(viewer::connect),
+        ),
+    ]
 }
 
-/// An error in the form of this contract, with a status that tells its kind.
-struct Refusal(Error);
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        Self(error)
-    }
+async fn engine(context: &RequestContext) -> Result<&Engine, Response> {
+    context.services().agents.engine().await.map_err(refused)
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let failure = failure(&self.0);
-        let status = StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, [(CONTENT_TYPE, "application/json")], failure.body.to_string()).into_response()
-    }
-}
-
-/// The routes this server shows: each stands for an operation and is there when the operation is.
-pub fn routes(app: &App) -> Router {
-    let state = AgentRoutes {
-        agents: Arc::clone(&app.services.agents),
-        catalog: Arc::clone(&app.catalog),
-        selection: Arc::clone(&app.selection),
-        limits: Arc::clone(&app.limits),
-    };
-    let (status, output) = (state.shows("agent_status"), state.shows("agent_output"));
-    let (start, stop) = (state.shows("agent_start"), state.shows("agent_stop"));
-    let mut routes = Router::new();
-    for (is_shown, path, handlers) in [
-        (status, "/api/tools", get(rest::tools)),
-        (status, "/api/agents", get(rest::list)),
-        (start, "/api/agents", post(rest::create)),
-        (status && output, "/api/agents/{id}", get(rest::show)),
-        (status, "/api/agents/{id}/payload", get(payload::get)),
-        (output, "/api/agents/{id}/events", get(events::get)),
-        (start, "/api/agents/{id}/resume", post(rest::resume)),
-        (stop, "/api/agents/{id}/stop", post(rest::stop)),
-        // Removing a run ends it.
-        (stop, "/api/agents/{id}", delete(rest::delete)),
-        (stop, "/api/agents/prune", post(rest::prune)),
-        (start, "/ws/{conversation_id}", any(chat::connect)),
-        (status && output, "/ws/agent/{agent_id}", any(viewer::connect)),
-    ] {
-        if is_shown {
-            routes = routes.route(path, handlers);
-        }
-    }
-    routes.with_state(state)
+/// An error of the engine in the form of this contract.
+fn refused(error: Error) -> Response {
+    let Failure { status, body } = error.into();
+    respond(Answer { body, status })
 }

@@ -1,7 +1,7 @@
 //! `GET /api/agents/{id}/payload`: the stored gzip bytes, as they are.
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use crewkit_core::Code;
 use http::header::{
@@ -9,18 +9,20 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::{AgentRoutes, Refusal};
+use super::{engine, refused};
+use crate::http::context::RequestContext;
 use crate::http::problem::HttpProblem;
 
 /// Serves the payload. That there is none is said before that it cannot be sent.
 pub(super) async fn get(
-    State(state): State<AgentRoutes>,
+    context: RequestContext,
     Path(id): Path<String>,
     method: Method,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let engine = state.engine().await?;
-    let info = engine.payload_info(&id)?;
+) -> Result<Response, Response> {
+    context.permit("run_payload").map_err(IntoResponse::into_response)?;
+    let engine = engine(&context).await?;
+    let info = engine.payload_info(&id).map_err(refused)?;
     let tag = format!("\"{}\"", info.etag);
     let mut response = if !accepts_gzip(&headers) {
         let message = "the payload is gzip-compressed; send Accept-Encoding: gzip";
@@ -28,8 +30,10 @@ pub(super) async fn get(
     } else if is_known(&headers, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        let body =
-            if method == Method::HEAD { Body::empty() } else { Body::from(engine.payload(&id).await?.gzip) };
+        let body = match method {
+            Method::HEAD => Body::empty(),
+            _ => Body::from(engine.payload(&id).await.map_err(refused)?.gzip),
+        };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

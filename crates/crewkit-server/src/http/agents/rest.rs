@@ -1,140 +1,100 @@
-//! Creating, looking at, ending and removing agents.
+//! Creating, listing, showing, ending and removing runs.
 
-use axum::Json;
 use axum::body::HttpBody as _;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Query, Request};
 use axum::response::{IntoResponse, Response};
-use crewkit_agent::contract::completion_tool;
-use crewkit_agent::engine::output_rows;
-use crewkit_core::Code;
-use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{AgentRoutes, Refusal};
+use crate::http::context::{RequestContext, argument};
 use crate::http::problem::HttpProblem;
 use crate::http::rest as http_rest;
-use crate::ops::agents::{PruneWish, body, listed_contract, start_of, status_json};
-use crate::ops::{JsonObject, arguments};
+use crate::ops::JsonObject;
+use crate::ops::runs::cut;
 
-/// Entries of a transcript read at a time.
-const PAGE: usize = 500;
+/// Characters of a contract in a list.
+const LISTED: usize = 50;
 
-pub(super) async fn list(State(state): State<AgentRoutes>) -> Result<Response, Refusal> {
-    let engine = state.engine().await?;
-    let agents: Vec<Value> = engine
-        .records()
-        .iter()
-        .map(|record| {
-            json!({
-                "id": record.id,
-                "status": record.state.status(),
-                "contract": listed_contract(record),
-                "created_at": record.created_at,
-            })
-        })
-        .collect();
-    Ok(Json(json!({"agents": agents})).into_response())
+pub(super) async fn list(context: RequestContext) -> Response {
+    let shape = |mut body: Value| json!({"agents": listed(body["runs"].take(), &["id", "status", "contract", "created_at"])});
+    context.adapt("run_list", JsonObject::new(), shape).await
 }
 
-/// Creates an agent that waits. An older form has no body; what `agent_start` takes may be given with it.
-pub(super) async fn create(State(state): State<AgentRoutes>, request: Request) -> Result<Response, Response> {
-    let mut arguments = arguments(&state, request).await.map_err(IntoResponse::into_response)?;
-    let mut schema = state.catalog.get("agent_start").map(|entry| (*entry.input).clone()).unwrap_or_default();
-    schema.shift_remove("required");
-    arguments::check(&schema, &mut arguments).map_err(|wrong| {
-        let body = body(Code::ArgumentInvalid, &wrong.to_string());
-        (StatusCode::BAD_REQUEST, Json(body)).into_response()
-    })?;
-    let engine = state.engine().await.map_err(IntoResponse::into_response)?;
-    let created = engine.create(start_of(&arguments)).await;
-    let record = created.map_err(|error| Refusal(error).into_response())?;
-    Ok(Json(json!({"id": record.id, "status": record.state.status()})).into_response())
+/// The runs of an answer with the given fields alone.
+fn listed(mut runs: Value, fields: &[&str]) -> Value {
+    for run in runs.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        run.retain(|field, _| fields.contains(&field.as_str()));
+        if let Some(Value::String(contract)) = run.get_mut("contract") {
+            cut(contract, LISTED);
+        }
+    }
+    runs
+}
+
+/// Creates a run that waits. Older clients send no body.
+pub(super) async fn create(context: RequestContext, request: Request) -> Response {
+    let shape = |body: Value| json!({"id": body["id"], "status": body["status"]});
+    match arguments(&context, request).await {
+        Ok(arguments) => context.adapt("run_create", arguments, shape).await,
+        Err(problem) => problem.into_response(),
+    }
 }
 
 /// The arguments of a request that need not have a body. One that is there must be JSON and say so.
-async fn arguments(state: &AgentRoutes, request: Request) -> Result<JsonObject, HttpProblem> {
+async fn arguments(context: &RequestContext, request: Request) -> Result<JsonObject, HttpProblem> {
     if request.body().is_end_stream() {
         return Ok(JsonObject::new());
     }
-    let body = http_rest::json_body(&state.limits, request).await?;
-    http_rest::arguments(&body, state.limits.json_depth)
+    http_rest::read_arguments(&context.app.limits, request).await
 }
 
-pub(super) async fn show(
-    State(state): State<AgentRoutes>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
-    let engine = state.engine().await?;
-    let record = engine.record(&id)?;
-    let mut output = Vec::new();
-    let mut after = 0;
-    loop {
-        let page = engine.output(&id, after, PAGE).await?;
-        output.extend(
-            page.entries.iter().flat_map(|event| output_rows(event)).filter(|row| row.kind != "status"),
-        );
-        match page.next {
-            Some(next) => after = next,
-            None => break,
-        }
+pub(super) async fn show(context: RequestContext, Path(id): Path<String>) -> Response {
+    let mut arguments = argument("run_id", id);
+    arguments.insert("output".to_owned(), true.into());
+    context.adapt("run_show", arguments, |body| body).await
+}
+
+pub(super) async fn stop(context: RequestContext, Path(id): Path<String>) -> Response {
+    // The first word is what existing clients look for; the second is the state that holds.
+    let shape = |body: Value| {
+        let ended_at =
+            if body["completed_at"].is_null() { &body["stopped_at"] } else { &body["completed_at"] };
+        json!({"status": "stop_requested", "agent_status": body["status"], "ended_at": ended_at})
+    };
+    context.adapt("agent_stop", argument("agent_id", id), shape).await
+}
+
+pub(super) async fn resume(context: RequestContext, Path(id): Path<String>) -> Response {
+    context.adapt("run_resume", argument("run_id", id), |body| body).await
+}
+
+pub(super) async fn delete(context: RequestContext, Path(id): Path<String>) -> Response {
+    context.adapt("run_delete", argument("run_id", id), |body| json!({"status": body["status"]})).await
+}
+
+/// Removes runs that ended long ago. What the body leaves out is what the settings say.
+pub(super) async fn prune(context: RequestContext, request: Request) -> Response {
+    let fields = ["id", "status", "ended_at", "contract", "payload_size"];
+    let shape = |mut body: Value| {
+        let agents = listed(body["runs"].take(), &fields);
+        json!({"dry_run": body["dry_run"], "count": body["count"], "agents": agents})
+    };
+    match arguments(&context, request).await {
+        Ok(arguments) => context.adapt("run_prune", arguments, shape).await,
+        Err(problem) => problem.into_response(),
     }
-    let mut body = status_json(&engine.show(&id)?);
-    body["id"] = json!(record.id);
-    body["contract"] = (*record.contract).into();
-    body["output"] = json!(output);
-    Ok(Json(body).into_response())
 }
 
-pub(super) async fn stop(
-    State(state): State<AgentRoutes>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
-    let record = state.engine().await?.stop(&id).await?;
-    // The first word is what existing clients look for; the second is the truth.
-    let body = json!({"status": "stop_requested", "agent_status": record.state.status(), "ended_at": record.state.ended_at()});
-    Ok(Json(body).into_response())
+pub(super) async fn tools(context: RequestContext) -> Response {
+    context.adapt("run_tools", JsonObject::new(), |body| body).await
 }
 
-pub(super) async fn resume(
-    State(state): State<AgentRoutes>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
-    let record = state.engine().await?.resume(&id).await?;
-    let body =
-        json!({"id": record.id, "status": record.state.status(), "started_at": record.state.started_at()});
-    Ok(Json(body).into_response())
-}
-
-pub(super) async fn delete(
-    State(state): State<AgentRoutes>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
-    state.engine().await?.delete(&id).await?;
-    Ok(Json(json!({"status": "deleted"})).into_response())
-}
-
-/// Removes agents that ended long ago. What the body leaves out is what the settings say; `dry_run` only tells.
-pub(super) async fn prune(State(state): State<AgentRoutes>, request: Request) -> Result<Response, Response> {
-    let arguments = arguments(&state, request).await.map_err(IntoResponse::into_response)?;
-    let refused = |error| Refusal(error).into_response();
-    let wish = PruneWish::read(&arguments, &state.limits).map_err(refused)?;
-    let engine = state.engine().await.map_err(IntoResponse::into_response)?;
-    Ok(Json(wish.fulfil(engine).await.map_err(refused)?).into_response())
-}
-
-pub(super) async fn tools(State(state): State<AgentRoutes>) -> Result<Response, Refusal> {
-    let (servers, tools) = state.engine().await?.tools();
-    let own = completion_tool();
-    let mut listed: Vec<Value> = vec![json!({
-        "name": own.name,
-        "description": own.description,
-        "inputSchema": own.input_schema,
-        "_server": "_internal",
-    })];
-    listed.extend(tools.into_iter().map(|tool| {
-        let mut raw = tool.raw;
-        raw["_server"] = tool.server_name.into();
-        raw
-    }));
-    Ok(Json(json!({"servers": servers, "tools": listed})).into_response())
+/// A page of the event log; the query has the arguments of the operation.
+pub(super) async fn events(context: RequestContext, Query(query): Query<Vec<(String, String)>>) -> Response {
+    // A number is a number in JSON; what is none is refused by the operation's schema.
+    let value = |text: String| text.parse::<u64>().map_or(Value::String(text), Value::from);
+    let read = |(name, text): (String, String)| {
+        let value = if name == "subject" { Value::String(text) } else { value(text) };
+        (name, value)
+    };
+    context.adapt("events", query.into_iter().map(read).collect(), |body| body).await
 }

@@ -4,41 +4,41 @@
 //! the socket stays open.
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Extension, Path, State};
-use axum::response::Response;
+use axum::extract::{Extension, Path};
+use axum::response::{IntoResponse, Response};
 use crewkit_agent::engine::{Subscription, output_rows};
 use crewkit_agent::{Engine, Error};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 
-use super::{AgentRoutes, Refusal};
+use super::engine;
 use crate::http::Connection;
+use crate::http::context::{RequestContext, argument};
 
 /// Room for a frame beyond the longest contract it may carry, escapes included.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
 pub(super) async fn connect(
-    State(state): State<AgentRoutes>,
+    context: RequestContext,
     Extension(connection): Extension<Connection>,
     Path(id): Path<String>,
     upgrade: WebSocketUpgrade,
-) -> Result<Response, Refusal> {
-    let engine = state.engine().await?.clone();
-    let controls = Controls { start: state.shows("agent_start"), stop: state.shows("agent_stop") };
-    let most = usize::try_from(state.limits.agent_contract_bytes * 2 + FRAME_OVERHEAD).unwrap_or(usize::MAX);
+) -> Result<Response, Response> {
+    context.permit("run_show").map_err(IntoResponse::into_response)?;
+    let engine = engine(&context).await?.clone();
+    let most = context.app.limits.agent_contract_bytes * 2 + FRAME_OVERHEAD;
     Ok(upgrade
-        .max_message_size(most)
-        .on_upgrade(move |socket| view(engine, id, controls, socket, connection)))
+        .max_message_size(usize::try_from(most).unwrap_or(usize::MAX))
+        .on_upgrade(move |socket| view(engine, id, context, socket, connection)))
 }
 
-/// Which controls this server shows.
-#[derive(Clone, Copy)]
-struct Controls {
-    start: bool,
-    stop: bool,
-}
-
-async fn view(engine: Engine, id: String, controls: Controls, socket: WebSocket, connection: Connection) {
+async fn view(
+    engine: Engine,
+    id: String,
+    context: RequestContext,
+    socket: WebSocket,
+    connection: Connection,
+) {
     let (mut sender, mut receiver) = socket.split();
     let (record, mut subscription) = match (engine.record(&id), engine.subscribe(&id, 0)) {
         (Ok(record), Ok(subscription)) => (record, subscription),
@@ -60,7 +60,7 @@ async fn view(engine: Engine, id: String, controls: Controls, socket: WebSocket,
                 None => break,
             },
             message = receiver.next() => match message {
-                Some(Ok(Message::Text(wish))) => vec![control(&engine, &id, controls, &wish).await],
+                Some(Ok(Message::Text(wish))) => vec![control(&context, &id, &wish).await],
                 Some(Ok(Message::Binary(_))) => vec![said("error", "frames must be text")],
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
                 Some(Ok(Message::Close(_)) | Err(_)) | None => break,
@@ -81,36 +81,37 @@ async fn next_rows(subscription: &mut Subscription) -> Option<Vec<Value>> {
     Some(rows.collect())
 }
 
-/// Does what a frame asks for; the answer is null where the output itself tells.
-async fn control(engine: &Engine, id: &str, controls: Controls, frame: &str) -> Value {
+/// Runs the operation that a frame asks for; the answer is null where the output itself tells.
+async fn control(context: &RequestContext, id: &str, frame: &str) -> Value {
     let Ok(frame) = serde_json::from_str::<Value>(frame) else {
         return said("error", "the frame is not JSON");
     };
-    let done = match frame["type"].as_str() {
-        Some(hidden @ ("set_contract" | "start" | "restart")) if !controls.start => {
-            return said("error", &format!("This server does not offer `{hidden}`"));
-        }
-        Some("stop") if !controls.stop => return said("error", "This server does not offer `stop`"),
-        Some("set_contract") => match frame["contract"].as_str() {
+    let Some(kind) = frame["type"].as_str() else { return said("error", "the frame has no `type`") };
+    let (operation, arguments, answer) = match kind {
+        "set_contract" => match frame["contract"].as_str() {
             Some(contract) => {
-                let set = engine.set_contract(id, contract.to_owned()).await;
-                set.map(|record| json!({"type": "contract_set", "contract": &*record.contract}))
+                let mut arguments = argument("run_id", id);
+                arguments.insert("contract".to_owned(), contract.into());
+                ("run_set_contract", arguments, json!({"type": "contract_set", "contract": contract}))
             }
             None => return said("error", "set_contract needs a text `contract`"),
         },
-        Some("start") => engine.start_ready(id).await.map(|_| Value::Null),
-        Some("stop") => engine.stop(id).await.map(|_| json!({"type": "stop_requested"})),
-        Some("restart") => engine.restart(id).await.map(|_| Value::Null),
-        Some(other) => {
+        "start" => ("run_start", argument("run_id", id), Value::Null),
+        "stop" => ("agent_stop", argument("agent_id", id), json!({"type": "stop_requested"})),
+        "restart" => ("run_restart", argument("run_id", id), Value::Null),
+        other => {
             let other: String = other.chars().take(40).collect();
-            return said(
-                "error",
-                &format!("unknown type `{other}`; known are set_contract, start, stop and restart"),
-            );
+            let text = format!("unknown type `{other}`; use set_contract, start, stop or restart");
+            return said("error", &text);
         }
-        None => return said("error", "the frame has no `type`"),
     };
-    done.unwrap_or_else(|error| failed(&error))
+    match context.run(operation, arguments).await {
+        Ok(answered) if answered.failed() => {
+            said("error", answered.body["error"].as_str().unwrap_or("the operation failed"))
+        }
+        Ok(_) => answer,
+        Err(_) => said("error", &format!("This server does not offer `{kind}`")),
+    }
 }
 
 fn failed(error: &Error) -> Value {

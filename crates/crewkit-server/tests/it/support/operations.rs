@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crewkit_core::Toolset;
 use crewkit_server::ops::{
-    Approval, Call, Catalog, Failure, HandlerResult, Hints, Operation, Problem, ProgressUpdate,
+    Approval, Call, Catalog, Doors, Failure, HandlerResult, Hints, Operation, Problem, ProgressUpdate, Schema,
 };
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify};
 
@@ -26,18 +27,24 @@ fn error_form(operation: &Operation, problem: &Problem) -> Value {
 
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
 
-fn operation(name: &'static str, toolset: Toolset, handler: crewkit_server::ops::Handler) -> Operation {
+fn operation(
+    name: &'static str,
+    toolset: Toolset,
+    handler: fn(Call) -> BoxFuture<'static, HandlerResult>,
+) -> Operation {
     Operation {
         name,
         title: "A test",
         description: "Made for tests.",
         toolset,
-        input: r#"{"type":"object","additionalProperties":true}"#,
-        output: ANY_OBJECT,
+        input: Schema::Literal(r#"{"type":"object","additionalProperties":true}"#),
+        output: Schema::Literal(ANY_OBJECT),
         hints: Hints::READ,
         approval: Approval::NotNeeded,
+        doors: Doors::TOOL,
+        rewrite: |_| {},
         error_form,
-        handler,
+        handler: Arc::new(handler),
     }
 }
 
@@ -59,16 +66,20 @@ async fn write(_call: Call) -> HandlerResult {
 pub(crate) fn catalog() -> Arc<Catalog> {
     let operations = vec![
         Operation {
-            input: r#"{"type":"object","additionalProperties":false,"properties":{
+            input: Schema::Literal(
+                r#"{"type":"object","additionalProperties":false,"properties":{
                 "text":{"type":"string","maxLength":64},"times":{"type":"integer","default":1,"minimum":1,"maximum":9},
                 "tone":{"type":"string","enum":["calm","loud"]},"tags":{"type":"array","items":{"type":"string"},"maxItems":3}}}"#,
+            ),
             ..operation("echo", Toolset::Pack, |call| {
                 Box::pin(async move { Ok(Value::Object(call.arguments)) })
             })
         },
         Operation {
-            input: r#"{"type":"object","additionalProperties":false,"required":["to","yes"],"properties":{
+            input: Schema::Literal(
+                r#"{"type":"object","additionalProperties":false,"required":["to","yes"],"properties":{
                 "to":{"type":"string"},"yes":{"const":true},"dry_run":{"type":"boolean","default":false}}}"#,
+            ),
             hints: Hints::DESTROY,
             approval: Approval::Yes,
             ..operation("write", Toolset::Pack, |call| Box::pin(write(call)))

@@ -1,0 +1,134 @@
+//! `POST /api/hello`, and the asker of every request.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::extract::{Extension, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use crewkit_core::Code;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+
+use super::connections::{Connection, Door};
+use super::problem::HttpProblem;
+use super::rest;
+use super::router::App;
+use crate::asker::{ASKER_HEADER, Asker, Askers, Hello, PROTOCOL};
+use crate::caller::Caller;
+
+/// Registers the settings of a client of the home's socket, and answers with the id of its asker.
+pub(super) async fn hello(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(connection): Extension<Connection>,
+    request: Request,
+) -> Response {
+    match answer(&app, &caller, &connection, request).await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn answer(
+    app: &Arc<App>,
+    caller: &Caller,
+    connection: &Connection,
+    request: Request,
+) -> Result<Response, HttpProblem> {
+    // Settings name programs that run as the owner.
+    if connection.door() != Door::Unix || !matches!(caller, Caller::Owner) {
+        let message = "A hello is taken from the owner, over the socket of the home";
+        return Err(HttpProblem::new(StatusCode::FORBIDDEN, Code::PeerRefused, message));
+    }
+    let body = rest::json_body(&app.limits, request).await?;
+    let invalid = |message: String| HttpProblem::new(StatusCode::BAD_REQUEST, Code::BodyInvalid, message);
+    // The error of the parser can quote values, which can be secrets.
+    let hello: Hello = serde_json::from_slice(&body)
+        .map_err(|error| invalid(format!("The hello is malformed at column {}", error.column())))?;
+    if hello.protocol != PROTOCOL {
+        let message = format!(
+            "This server speaks protocol {PROTOCOL}, the client (build {}) protocol {}",
+            hello.build, hello.protocol
+        );
+        return Err(HttpProblem::new(StatusCode::CONFLICT, Code::ProtocolDiffers, message));
+    }
+    if !hello.directory.is_absolute() {
+        return Err(invalid("`directory` must be an absolute path".to_owned()));
+    }
+    let of_app = Arc::clone(app);
+    let answered = tokio::task::spawn_blocking(move || of_app.askers.hello(&hello)).await;
+    let answered = answered.map_err(|error| {
+        HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, error.to_string())
+    })?;
+    let Some(answered) = answered else {
+        return Err(HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, "This server takes no hellos"));
+    };
+    let body = answered.map_err(|problem| {
+        let status =
+            StatusCode::from_u16(problem.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        HttpProblem::new(status, problem.code, problem.message)
+    })?;
+    Ok(([(CONTENT_TYPE, "application/json")], body.to_string()).into_response())
+}
+
+/// Ends the server: with its work, or with `keep_work` so that the next server of the home goes on with it.
+pub(super) async fn stop(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
+    let control = app.services.server.as_ref().filter(|_| matches!(caller, Caller::Owner));
+    let Some(control) = control else {
+        return HttpProblem::new(StatusCode::FORBIDDEN, Code::AgentRefused, "Only the owner stops a server")
+            .into_response();
+    };
+    let arguments = rest::json_body(&app.limits, request)
+        .await
+        .and_then(|body| rest::arguments(&body, app.limits.json_depth));
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(problem) => return problem.into_response(),
+    };
+    let keeps_work = arguments.get("keep_work").and_then(Value::as_bool).unwrap_or(false);
+    control.ends_work.store(!keeps_work, Ordering::Relaxed);
+    control.stop.cancel();
+    ([(CONTENT_TYPE, "application/json")], json!({"stopping": true}).to_string()).into_response()
+}
+
+/// What finds the asker of a request.
+pub(super) struct AskerState {
+    own: Arc<Asker>,
+    askers: Arc<Askers>,
+}
+
+impl AskerState {
+    pub(super) fn new(app: &App) -> Self {
+        let own = Asker {
+            services: Arc::clone(&app.services),
+            selection: Arc::clone(&app.selection),
+            directory: PathBuf::from("/"),
+        };
+        Self { own: Arc::new(own), askers: Arc::clone(&app.askers) }
+    }
+}
+
+/// Leaves the `Arc<Asker>` with the request: the one its header names, else the server's own.
+pub(super) async fn find_asker(
+    State(state): State<Arc<AskerState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let asker = match request.headers().get(ASKER_HEADER) {
+        None => Some(Arc::clone(&state.own)),
+        Some(id) => id.to_str().ok().and_then(|id| state.askers.get(id)),
+    };
+    let Some(asker) = asker else {
+        let message = "This server does not know the asker of the request; say hello again";
+        return HttpProblem::new(StatusCode::CONFLICT, Code::AskerUnknown, message).into_response();
+    };
+    request.extensions_mut().insert(asker);
+    next.run(request).await
+}

@@ -1,0 +1,768 @@
+//! The operations on runs: text contracts that are carried out once. The contract's tools call a run an agent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crewkit_agent::contract::completion_tool;
+use crewkit_agent::engine::{OutputRow, Prune, Start, Status, Until, output_rows};
+use crewkit_agent::{Engine, Error, EventPage, RunRecord, RunSpec};
+use crewkit_core::run::RunStatus;
+use crewkit_core::{Code, Timestamp, Toolset};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Approval, Call, Doors, Failure, Hints, Operation, Problem, ProgressUpdate, Schema};
+
+/// Characters of a contract in a list.
+const LISTED_CONTRACT_CHARS: usize = 200;
+/// Entries of a transcript read at a time.
+const TRANSCRIPT_PAGE: usize = 500;
+/// Characters of one transcript entry shown unless the caller asks for more.
+const ENTRY_CHARS: u64 = 2000;
+/// Bytes of one page: what clients hand to a model without writing it to a file.
+const PAGE_BYTES: usize = 60_000;
+
+const START_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"anyOf":[{"type":"string"},{"type":"null"}]}}}"#;
+const STATUS_OUTPUT: &str =
+    r#"{"type":"object","properties":{"result":{"type":"array","items":{"type":"object"}}}}"#;
+const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"anyOf":[{"type":"string"},{"type":"null"}]},"completed_at":{"type":"string"},"stopped_at":{"anyOf":[{"type":"string"},{"type":"null"}]}}}"#;
+const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}}}}"#;
+const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"anyOf":[{"type":"integer"},{"type":"null"}]}}}"#;
+const EVENTS_OUTPUT: &str = r#"{"type":"object","properties":{"events":{"type":"array","items":{"type":"object","properties":{"seq":{"type":"integer"},"at":{"type":"string"},"kind":{"type":"string"},"subject":{"type":"string"},"position":{"type":"integer"}}}},"next":{"type":"integer"},"last":{"type":"integer"}}}"#;
+const ANYTHING: &str = r#"{"type":"object"}"#;
+
+/// How a run is carried out.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct RunOptions {
+    /// Absolute path of the directory it works in; file tools are confined to it.
+    pub workdir: Option<PathBuf>,
+    /// loop (default), claude, codex, or a configured command line.
+    pub driver: Option<String>,
+    /// A configured model; the first one when left out.
+    pub model: Option<String>,
+    /// Cap on the model's replies.
+    #[schemars(range(min = 1))]
+    pub max_turns: Option<u64>,
+    /// Cap on tokens.
+    #[schemars(range(min = 1))]
+    pub max_tokens: Option<u64>,
+    /// Cap on wall time.
+    #[schemars(range(min = 1))]
+    pub max_seconds: Option<u64>,
+    /// Repeating a call with the same key starts nothing new.
+    #[schemars(length(min = 1, max = 200))]
+    pub key: Option<String>,
+}
+
+/// Input of `agent_start`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct StartRun {
+    /// What the agent shall do, in plain words.
+    pub contract: String,
+    #[serde(flatten)]
+    options: RunOptions,
+}
+
+/// Input of `run_create`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct CreateRun {
+    /// What the agent shall do; it can be set later.
+    pub contract: Option<String>,
+    #[serde(flatten)]
+    options: RunOptions,
+}
+
+/// Input of `agent_status`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct StatusQuery {
+    /// Ids from `agent_start`.
+    pub agent_ids: Vec<String>,
+}
+
+/// Input of `agent_complete`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct CompleteRun {
+    /// Id from `agent_start`.
+    pub agent_id: String,
+    /// What was done and what came out of it.
+    pub summary: String,
+    /// The work product, if it is text.
+    pub payload: Option<String>,
+}
+
+/// Input of `agent_stop`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct StopRun {
+    /// Id from `agent_start`.
+    pub agent_id: String,
+}
+
+/// Input of `agent_wait`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct WaitForRuns {
+    /// Ids from `agent_start`.
+    pub agent_ids: Vec<String>,
+    /// Wait for all of them, or for the first.
+    #[schemars(extend("default" = "all"))]
+    pub until: Option<WaitUntil>,
+    /// Answer after this time in any case.
+    #[schemars(range(min = 0, max = 300), extend("default" = 60))]
+    pub timeout_seconds: Option<u64>,
+}
+
+/// When a wait is over.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitUntil {
+    /// When all runs have ended.
+    All,
+    /// When one of them has.
+    Any,
+}
+
+/// Input of `agent_output`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct OutputQuery {
+    /// Id from `agent_start`.
+    pub agent_id: String,
+    /// Show what comes after this position; `next` of the last page.
+    #[schemars(extend("default" = 0))]
+    pub after: Option<u64>,
+    /// Entries at most.
+    #[schemars(range(min = 1, max = 500), extend("default" = 50))]
+    pub limit: Option<u64>,
+    /// Longer texts are cut.
+    #[schemars(range(min = 1), extend("default" = 2000))]
+    pub max_chars: Option<u64>,
+}
+
+/// Input of the operations on one run.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct ByRun {
+    /// Id of the run.
+    pub run_id: String,
+}
+
+/// Input of `run_list`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct ListRuns {
+    /// Only runs with this status.
+    #[schemars(extend("enum" = ["ready", "running", "completed", "stopped"]))]
+    pub status: Option<String>,
+    /// The newest runs, at most this many; all if left out.
+    #[schemars(range(min = 1))]
+    pub limit: Option<u64>,
+}
+
+/// Output of `run_list`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunList {
+    /// The runs, oldest first.
+    pub runs: Vec<RunSummary>,
+    /// Runs that match.
+    pub total_count: usize,
+}
+
+/// A run as one line of a list.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunSummary {
+    /// Its id.
+    pub id: String,
+    /// ready, running, completed or stopped.
+    #[schemars(with = "String")]
+    pub status: RunStatus,
+    /// The beginning of its contract.
+    pub contract: String,
+    /// When it was created.
+    #[schemars(with = "String")]
+    pub created_at: Timestamp,
+    /// When its present attempt began.
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[schemars(with = "Option<String>")]
+    pub ended_at: Option<Timestamp>,
+    /// Bytes of its payload.
+    pub payload_size: Option<u64>,
+}
+
+/// Input of `run_show`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct ShowRun {
+    /// Id of the run.
+    pub run_id: String,
+    /// Whether to show everything it said and did.
+    #[schemars(extend("default" = false))]
+    pub output: Option<bool>,
+}
+
+/// Output of `run_show`.
+#[derive(Debug, Serialize)]
+struct RunShown {
+    #[serde(flatten)]
+    status: Status,
+    id: String,
+    contract: String,
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Vec<OutputRow>>,
+}
+
+/// Input of `run_set_contract`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct SetContract {
+    /// Id of the run.
+    pub run_id: String,
+    /// What the agent shall do.
+    pub contract: String,
+}
+
+/// Input of `run_prune`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct PruneRuns {
+    /// Remove runs that ended at least this long ago; `limits.agent_retention_days` if left out.
+    pub older_than_seconds: Option<u64>,
+    /// Keep this many of the newest ended runs in any case.
+    #[schemars(extend("default" = 0))]
+    pub keep: Option<u64>,
+    /// Show what would be removed and remove nothing.
+    #[schemars(extend("default" = false))]
+    pub dry_run: Option<bool>,
+}
+
+/// Output of `run_prune`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Pruned {
+    /// Whether nothing was removed.
+    pub dry_run: bool,
+    /// How many runs.
+    pub count: usize,
+    /// The runs, oldest first.
+    pub runs: Vec<RunSummary>,
+}
+
+/// The state of a run after a change.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunChanged {
+    /// Its id.
+    pub id: String,
+    /// ready, running, completed or stopped.
+    #[schemars(with = "String")]
+    pub status: RunStatus,
+    /// When its present attempt began.
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
+}
+
+/// Output of `run_delete`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunDeleted {
+    /// Its id.
+    pub id: String,
+    /// `deleted`.
+    pub status: &'static str,
+}
+
+/// Output of `run_payload`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunPayload {
+    /// Id of the run.
+    pub id: String,
+    /// Bytes of the payload.
+    pub size: u64,
+    /// Where it can be fetched as a file; null if this server has no address.
+    pub url: Option<String>,
+}
+
+/// Input of `events`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct EventQuery {
+    /// Show what happened after this cursor; 0 stands for the oldest event that is kept.
+    #[schemars(extend("default" = 0))]
+    pub after: Option<u64>,
+    /// Events at most.
+    #[schemars(range(min = 1, max = 500), extend("default" = 100))]
+    pub limit: Option<u64>,
+    /// Only events of this run, agent or project.
+    pub subject: Option<String>,
+    /// Wait this long for the first event.
+    #[schemars(range(min = 0, max = 300), extend("default" = 0))]
+    pub wait_seconds: Option<u64>,
+}
+
+/// Input of operations that take no arguments.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+pub struct NoArguments {}
+
+/// The rows of the table.
+#[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
+pub fn operations() -> Vec<Operation> {
+    const START: &[&str] = &["agent_start"];
+    const STOP: &[&str] = &["agent_stop"];
+    const STATUS: &[&str] = &["agent_status"];
+    vec![
+        row(
+            "agent_start",
+            "Start an agent",
+            "Starts an agent on a contract and answers at once. Follow it with agent_wait or agent_status.",
+            (Hints::ADD.remote(), Doors::TOOL.cli(&["run"], &["contract"])),
+            Schema::Literal(START_OUTPUT),
+            start,
+        ),
+        row(
+            "agent_status",
+            "Status of agents",
+            "Tells how agents stand: state, times, summary, payload_url, and a preview of what running ones do.",
+            (Hints::READ, Doors::TOOL.cli(&["runs", "status"], &["agent_ids"])),
+            Schema::Literal(STATUS_OUTPUT),
+            status,
+        ),
+        row(
+            "agent_complete",
+            "Complete an agent",
+            "Marks an agent's contract as fulfilled, with a summary and an optional payload. The first end stands.",
+            (Hints::CHANGE, Doors::TOOL.cli(&["runs", "complete"], &["agent_id", "summary"])),
+            Schema::Literal(END_OUTPUT),
+            complete,
+        ),
+        row(
+            "agent_stop",
+            "Stop an agent",
+            "Stops an agent: no further model request or tool call. An agent that has ended stays as it is.",
+            (Hints::DESTROY, Doors::TOOL.cli(&["runs", "stop"], &["agent_id"])),
+            Schema::Literal(END_OUTPUT),
+            stop,
+        ),
+        row(
+            "agent_wait",
+            "Wait for agents",
+            "Waits until agents have ended, or the time is over, and answers with their status.",
+            (Hints::READ, Doors::TOOL.cli(&["runs", "wait"], &["agent_ids"])),
+            Schema::Literal(WAIT_OUTPUT),
+            wait,
+        ),
+        row(
+            "agent_output",
+            "Output of an agent",
+            "Shows what an agent said and did, page by page.",
+            (Hints::READ, Doors::TOOL.cli(&["runs", "output"], &["agent_id"])),
+            Schema::Literal(OUTPUT_OUTPUT),
+            output,
+        ),
+        row(
+            "run_list",
+            "List runs",
+            "List runs with their status and the beginning of their contract.",
+            (Hints::READ, Doors::shown_with(STATUS).cli(&["runs", "list"], &[])),
+            Schema::of_output::<RunList>(),
+            list,
+        ),
+        row(
+            "run_show",
+            "Show a run",
+            "Show the status and the contract of a run.",
+            (
+                Hints::READ,
+                Doors::shown_with(&["agent_status", "agent_output"]).cli(&["runs", "show"], &["run_id"]),
+            ),
+            Schema::Literal(ANYTHING),
+            show,
+        ),
+        row(
+            "run_create",
+            "Create a run",
+            "Create a run that waits to be started.",
+            (Hints::ADD, Doors::shown_with(START)),
+            Schema::of_output::<RunChanged>(),
+            create,
+        ),
+        row(
+            "run_set_contract",
+            "Set a contract",
+            "Replace the contract of a run that is not started yet.",
+            (Hints::CHANGE, Doors::shown_with(START)),
+            Schema::of_output::<RunChanged>(),
+            set_contract,
+        ),
+        row(
+            "run_start",
+            "Start a run",
+            "Start a run that was created or restarted.",
+            (Hints::ADD.remote(), Doors::shown_with(START)),
+            Schema::of_output::<RunChanged>(),
+            start_ready,
+        ),
+        row(
+            "run_resume",
+            "Resume a run",
+            "Continue a stopped run where it was. Calls whose result is unknown are not repeated.",
+            (Hints::ADD.remote(), Doors::shown_with(START).cli(&["runs", "resume"], &["run_id"])),
+            Schema::of_output::<RunChanged>(),
+            resume,
+        ),
+        row(
+            "run_restart",
+            "Restart a run",
+            "Set an ended run back to ready, with its contract and without its past.",
+            (Hints::DESTROY, Doors::shown_with(START)),
+            Schema::of_output::<RunChanged>(),
+            restart,
+        ),
+        row(
+            "run_delete",
+            "Delete a run",
+            "Stop a run and remove everything it left.",
+            (Hints::DESTROY, Doors::shown_with(STOP).cli(&["runs", "delete"], &["run_id"])),
+            Schema::of_output::<RunDeleted>(),
+            delete,
+        ),
+        row(
+            "run_prune",
+            "Prune runs",
+            "Remove runs that ended long ago.",
+            (Hints::DESTROY, Doors::shown_with(STOP).cli(&["runs", "prune"], &[])),
+            Schema::of_output::<Pruned>(),
+            prune,
+        ),
+        row(
+            "run_payload",
+            "Payload of a run",
+            "Show the size and the address of a run's payload.",
+            (Hints::READ, Doors::shown_with(STATUS)),
+            Schema::of_output::<RunPayload>(),
+            payload,
+        ),
+        row(
+            "events",
+            "Events",
+            "Show what happened to runs, agents and projects, in order and from a cursor on.",
+            (Hints::READ, Doors::shown_with(STATUS).cli(&["events"], &[])),
+            Schema::Literal(EVENTS_OUTPUT),
+            events,
+        ),
+        row(
+            "run_tools",
+            "Tools of runs",
+            "List the tools that runs can use and the state of the servers they come from.",
+            (Hints::READ, Doors::shown_with(STATUS)),
+            Schema::Literal(ANYTHING),
+            tools,
+        ),
+    ]
+}
+
+/// An operation as a row. Its arguments are read into `I`.
+fn row<I, O, F>(
+    name: &'static str,
+    title: &'static str,
+    description: &'static str,
+    (hints, doors): (Hints, Doors),
+    output: Schema,
+    operation: impl Fn(Call, I) -> F + Send + Sync + Copy + 'static,
+) -> Operation
+where
+    I: DeserializeOwned + JsonSchema + Send + 'static,
+    O: Serialize,
+    F: Future<Output = Result<O, Error>> + Send + 'static,
+{
+    Operation {
+        name,
+        title,
+        description,
+        toolset: Toolset::Agents,
+        input: Schema::of_input::<I>(),
+        output,
+        hints,
+        approval: Approval::NotNeeded,
+        doors,
+        rewrite: |_| {},
+        error_form: |_, problem: &Problem| body(problem.code, &problem.message),
+        handler: Arc::new(move |mut call| {
+            Box::pin(async move {
+                let input = call.input().map_err(|error| {
+                    let code = Code::ArgumentInvalid;
+                    Failure { status: code.http_status(), body: body(code, &error.to_string()) }
+                })?;
+                let answer = operation(call, input).await?;
+                Ok(serde_json::to_value(answer).unwrap_or_default())
+            })
+        }),
+    }
+}
+
+/// A failure in the form of this contract: `error` is a text.
+pub fn body(code: Code, message: &str) -> Value {
+    json!({"error": message, "code": code, "next_step": code.next_step()})
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = error.code();
+        Self { status: code.http_status(), body: body(code, &error.to_string()) }
+    }
+}
+
+async fn engine(call: &Call) -> Result<&Engine, Error> {
+    call.services.agents.engine().await
+}
+
+impl RunOptions {
+    fn start(self, contract: String) -> Start {
+        let Self { workdir, driver, model, max_turns, max_tokens, max_seconds, key } = self;
+        let spec =
+            RunSpec { driver, model, workdir, max_turns, max_tokens, max_seconds, ..RunSpec::default() };
+        Start { contract, spec, key, ..Start::default() }
+    }
+}
+
+async fn start(call: Call, input: StartRun) -> Result<Value, Error> {
+    let record = engine(&call).await?.start(input.options.start(input.contract)).await?;
+    Ok(json!({
+        "agent_id": record.id,
+        "status": record.state.status(),
+        "started_at": record.state.started_at(),
+    }))
+}
+
+async fn status(call: Call, input: StatusQuery) -> Result<Value, Error> {
+    Ok(json!({"result": engine(&call).await?.status(&input.agent_ids)?}))
+}
+
+async fn complete(call: Call, input: CompleteRun) -> Result<Value, Error> {
+    let record = engine(&call).await?.complete(&input.agent_id, input.summary, input.payload).await?;
+    Ok(end_of(&record))
+}
+
+async fn stop(call: Call, input: StopRun) -> Result<Value, Error> {
+    let record = engine(&call).await?.stop(&input.agent_id).await?;
+    let mut answer = end_of(&record);
+    if record.state.status() == RunStatus::Completed {
+        // It was not stopped, and the field the contract names says so.
+        answer["stopped_at"] = Value::Null;
+    }
+    Ok(answer)
+}
+
+/// The state that holds, with its times.
+fn end_of(record: &RunRecord) -> Value {
+    let state = &record.state;
+    let mut answer = json!({
+        "agent_id": record.id,
+        "status": state.status(),
+        "started_at": state.started_at(),
+    });
+    let ended = match state.status() {
+        RunStatus::Completed => "completed_at",
+        _ => "stopped_at",
+    };
+    answer[ended] = json!(state.ended_at());
+    answer
+}
+
+async fn wait(call: Call, input: WaitForRuns) -> Result<Value, Error> {
+    let until = match input.until {
+        Some(WaitUntil::Any) => Until::Any,
+        _ => Until::All,
+    };
+    let time = Duration::from_secs(input.timeout_seconds.unwrap_or(60));
+    let report = |ended: usize, total: usize| {
+        #[expect(clippy::cast_precision_loss, reason = "no count of runs comes near the limit of a float")]
+        let (done, all) = (ended as f64, total as f64);
+        let message = Some(format!("{ended} of {total} agents have ended"));
+        call.progress.report(ProgressUpdate { done, total: Some(all), message });
+    };
+    let engine = engine(&call).await?;
+    let waited = match &call.attempt {
+        Some(grant) => engine.wait_as(grant, &input.agent_ids, until, time, &report).await?,
+        None => engine.wait(&input.agent_ids, until, time, &report).await?,
+    };
+    Ok(json!({"done": waited.done, "result": waited.agents}))
+}
+
+async fn output(call: Call, input: OutputQuery) -> Result<Value, Error> {
+    let count =
+        |number: Option<u64>, usual: u64| usize::try_from(number.unwrap_or(usual)).unwrap_or(usize::MAX);
+    let limit = count(input.limit, 50);
+    let page = engine(&call).await?.output(&input.agent_id, input.after.unwrap_or(0), limit).await?;
+    let shown = count(input.max_chars, ENTRY_CHARS);
+    let mut entries = Vec::new();
+    let mut next = page.next;
+    let mut bytes = 0;
+    for event in &page.entries {
+        let mut entry = serde_json::to_value(&**event).unwrap_or_default();
+        cut_texts(&mut entry, shown);
+        bytes += entry.to_string().len();
+        // Never cut in the middle of an entry: the page ends before the one that is too much.
+        if bytes > PAGE_BYTES && !entries.is_empty() {
+            next = Some(event.seq - 1);
+            break;
+        }
+        entries.push(entry);
+    }
+    Ok(json!({"agent_id": input.agent_id, "status": page.status, "entries": entries, "next": next}))
+}
+
+/// Cuts every text of a value to `most` characters.
+fn cut_texts(value: &mut Value, most: usize) {
+    match value {
+        Value::String(text) => cut(text, most),
+        Value::Array(items) => items.iter_mut().for_each(|item| cut_texts(item, most)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| cut_texts(field, most)),
+        _ => {}
+    }
+}
+
+/// Cuts a text to `most` characters and marks that it was longer.
+pub fn cut(text: &mut String, most: usize) {
+    if let Some((at, _)) = text.char_indices().nth(most) {
+        text.truncate(at);
+        text.push_str("...");
+    }
+}
+
+async fn list(call: Call, input: ListRuns) -> Result<RunList, Error> {
+    let records = engine(&call).await?.records();
+    let is_wanted = |record: &&Arc<RunRecord>| {
+        input.status.as_ref().is_none_or(|word| record.state.status().as_str() == word)
+    };
+    let mut runs: Vec<RunSummary> = records.iter().filter(is_wanted).map(|record| summary(record)).collect();
+    let total_count = runs.len();
+    if let Some(limit) = input.limit {
+        runs.drain(..total_count.saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX)));
+    }
+    Ok(RunList { runs, total_count })
+}
+
+fn summary(record: &RunRecord) -> RunSummary {
+    let mut contract: String = record.contract.chars().take(LISTED_CONTRACT_CHARS + 1).collect();
+    cut(&mut contract, LISTED_CONTRACT_CHARS);
+    RunSummary {
+        id: record.id.to_string(),
+        status: record.state.status(),
+        contract,
+        created_at: record.created_at,
+        started_at: record.state.started_at(),
+        ended_at: record.state.ended_at(),
+        payload_size: record.payload.as_ref().map(|payload| payload.size),
+    }
+}
+
+async fn show(call: Call, input: ShowRun) -> Result<RunShown, Error> {
+    let engine = engine(&call).await?;
+    let record = engine.record(&input.run_id)?;
+    let mut rows = Vec::new();
+    let mut after = input.output.unwrap_or(false).then_some(0);
+    while let Some(from) = after {
+        let page = engine.output(&input.run_id, from, TRANSCRIPT_PAGE).await?;
+        let output = page.entries.iter().flat_map(|event| output_rows(event));
+        rows.extend(output.filter(|row| row.kind != "status"));
+        after = page.next;
+    }
+    Ok(RunShown {
+        status: engine.show(&input.run_id)?,
+        id: record.id.to_string(),
+        contract: record.contract.to_string(),
+        created_at: record.created_at,
+        output: input.output.unwrap_or(false).then_some(rows),
+    })
+}
+
+fn changed(record: &RunRecord) -> RunChanged {
+    RunChanged {
+        id: record.id.to_string(),
+        status: record.state.status(),
+        started_at: record.state.started_at(),
+    }
+}
+
+async fn create(call: Call, input: CreateRun) -> Result<RunChanged, Error> {
+    let start = input.options.start(input.contract.unwrap_or_default());
+    Ok(changed(&*engine(&call).await?.create(start).await?))
+}
+
+async fn set_contract(call: Call, input: SetContract) -> Result<RunChanged, Error> {
+    Ok(changed(&*engine(&call).await?.set_contract(&input.run_id, input.contract).await?))
+}
+
+async fn start_ready(call: Call, input: ByRun) -> Result<RunChanged, Error> {
+    Ok(changed(&*engine(&call).await?.start_ready(&input.run_id).await?))
+}
+
+async fn resume(call: Call, input: ByRun) -> Result<RunChanged, Error> {
+    Ok(changed(&*engine(&call).await?.resume(&input.run_id).await?))
+}
+
+async fn restart(call: Call, input: ByRun) -> Result<RunChanged, Error> {
+    Ok(changed(&*engine(&call).await?.restart(&input.run_id).await?))
+}
+
+async fn delete(call: Call, input: ByRun) -> Result<RunDeleted, Error> {
+    engine(&call).await?.delete(&input.run_id).await?;
+    Ok(RunDeleted { id: input.run_id, status: "deleted" })
+}
+
+async fn prune(call: Call, input: PruneRuns) -> Result<Pruned, Error> {
+    let engine = engine(&call).await?;
+    let configured = Some(engine.options().limits.agent_retention_days * 86_400).filter(|age| *age > 0);
+    let Some(age) = input.older_than_seconds.or(configured) else {
+        let what = "must be given, since limits.agent_retention_days keeps ended runs for ever".to_owned();
+        return Err(Error::Argument { name: "older_than_seconds", what });
+    };
+    let keep = usize::try_from(input.keep.unwrap_or(0)).unwrap_or(usize::MAX);
+    let prune = Prune { older_than: Duration::from_secs(age), keep };
+    let dry_run = input.dry_run.unwrap_or(false);
+    let records = if dry_run { engine.prunable(prune) } else { engine.prune(prune).await? };
+    Ok(Pruned { dry_run, count: records.len(), runs: records.iter().map(|record| summary(record)).collect() })
+}
+
+async fn payload(call: Call, input: ByRun) -> Result<RunPayload, Error> {
+    let engine = engine(&call).await?;
+    let info = engine.payload_info(&input.run_id)?;
+    Ok(RunPayload { id: input.run_id.clone(), size: info.size, url: engine.show(&input.run_id)?.payload_url })
+}
+
+async fn tools(call: Call, NoArguments {}: NoArguments) -> Result<Value, Error> {
+    let (servers, tools) = engine(&call).await?.tools();
+    let own = completion_tool();
+    let mut listed: Vec<Value> = vec![json!({
+        "name": own.name,
+        "description": own.description,
+        "inputSchema": own.input_schema,
+        "_server": "_internal",
+    })];
+    listed.extend(tools.into_iter().map(|tool| {
+        let mut raw = tool.raw;
+        raw["_server"] = tool.server_name.into();
+        raw
+    }));
+    Ok(json!({"servers": servers, "tools": listed}))
+}
+
+/// A page of the event log. With `wait_seconds`, answers as soon as there is an event that matches.
+async fn events(call: Call, input: EventQuery) -> Result<EventPage, Error> {
+    let engine = engine(&call).await?;
+    let mut after = input.after.unwrap_or(0);
+    let limit = usize::try_from(input.limit.unwrap_or(100)).unwrap_or(usize::MAX);
+    let until = Instant::now() + Duration::from_secs(input.wait_seconds.unwrap_or(0));
+    let mut newest = engine.watch_events();
+    loop {
+        newest.mark_unchanged();
+        let mut page = engine.events(after, limit).await?;
+        let is_last_page = page.next >= page.last;
+        if let Some(subject) = &input.subject {
+            page.events.retain(|event| event.subject == *subject);
+        }
+        if !page.events.is_empty() || (is_last_page && Instant::now() >= until) {
+            return Ok(page);
+        }
+        after = page.next;
+        // A page without a match is followed by the next one at once.
+        if is_last_page && matches!(timeout_at(until, newest.changed()).await, Ok(Err(_))) {
+            return Ok(page);
+        }
+    }
+}
