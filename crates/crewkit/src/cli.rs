@@ -6,16 +6,19 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use crewkit_agent::StoreLock;
+use crewkit_fleet::AnyFleet;
 use crewkit_server::Services;
 use crewkit_server::services::Agents;
 
+use crate::commands::fleet::FleetCommand;
+use crate::commands::runs::{RunArgs, RunsCommand};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::fleet::args::FleetArgs;
 use crate::fleet::metadata::MetadataCommand;
 use crate::pack::args::PackArgs;
-use crate::{agent, config_show, fleet, home, local, logging, mcp, output, pack, serve};
+use crate::{agent, commands, config_show, fleet, home, local, logging, mcp, output, pack, serve, server};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -56,19 +59,55 @@ enum Command {
     /// Serve MCP and REST over HTTP.
     Serve(ServeArgs),
     /// Serve MCP on standard input and output.
-    Mcp(SelectionArgs),
+    Mcp(McpArgs),
     /// Deploy agent assets: the same commands as `agentpack`.
     #[command(disable_help_subcommand = true)]
     Pack(PackArgs),
-    /// Run agents in workspaces of their own.
-    Fleet(FleetArgs),
-    /// Say what a workspace is about.
+    /// Run a contract: work that is done once.
+    ///
+    /// The run is carried out by the server of the home, which is started if needed, and followed until it ends. Ctrl-C
+    /// leaves it working; a second Ctrl-C stops it.
+    #[command(after_help = "Example:\n  crewkit run \"Describe this project in SUMMARY.md\" --dir .")]
+    Run {
+        #[command(flatten)]
+        run: RunArgs,
+        /// Print the id of the run and leave it working.
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Show, wait for, stop and delete runs.
+    #[command(subcommand)]
+    Runs(RunsCommand),
+    /// Same as `runs`, with `start`.
+    #[command(subcommand, hide = true)]
+    Agent(RunsCommand),
+    /// Manage the fleet: named agents in workspaces of their own.
+    #[command(
+        subcommand,
+        after_help = "Example:\n  crewkit fleet create hello \"Say hello in HELLO.md\" --project demo"
+    )]
+    Fleet(FleetCommand),
+    /// Show events: what happened to runs, agents, tasks and projects.
+    Events {
+        /// Show what comes after this number.
+        #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+        after: u64,
+        /// Show new events as they happen.
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Show whether the home has a server, what it does, and the settings in use.
+    Status,
+    /// Stop the server of the home and all of its work.
+    Stop {
+        /// Do not ask.
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Serve workspace metadata.
     #[command(subcommand)]
     Metadata(MetadataCommand),
-    /// Run contracts: start agents, follow them, fetch what they made.
-    #[command(subcommand)]
-    Agent(agent::AgentCommand),
-    /// Look at the configuration.
+    /// Show the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print a completion script for a shell.
@@ -81,6 +120,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 struct ServeArgs {
     /// Address and port to listen on.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -91,6 +131,21 @@ struct ServeArgs {
     /// Serve MCP without sessions.
     #[arg(long)]
     stateless: bool,
+    /// Start in the background, for clients of the home's socket alone.
+    #[arg(long, hide = true)]
+    background: bool,
+    /// Be the server that `--background` starts.
+    #[arg(long, hide = true, requires = "background")]
+    detached: bool,
+    #[command(flatten)]
+    selection: SelectionArgs,
+}
+
+#[derive(Debug, Args)]
+struct McpArgs {
+    /// Own the home and work in this process; refused if another process owns the home.
+    #[arg(long)]
+    in_process: bool,
     #[command(flatten)]
     selection: SelectionArgs,
 }
@@ -142,7 +197,7 @@ impl Cli {
     fn settings(&self) -> Vec<(&'static str, String)> {
         let mut flags = match &self.command {
             Command::Serve(args) => args.settings(),
-            Command::Mcp(args) => args.settings(),
+            Command::Mcp(args) => args.selection.settings(),
             _ => Vec::new(),
         };
         let form = self.common.log_format.map(|format| match format {
@@ -200,20 +255,28 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::Pack(arguments) = cli.command {
         return Ok(pack::run(arguments, cli.common.json, "crewkit pack", cli.common.home));
     }
+    #[cfg(unix)]
+    if let Command::Serve(ServeArgs { background: true, detached, .. }) = &cli.command {
+        let home = home::resolve(cli.common.home)?;
+        return if *detached { serve::run_detached(home) } else { server::launch::detach(&home) }
+            .map(|()| Exit::Ok);
+    }
     let config = Config::load(home::resolve(cli.common.home)?, |name| std::env::var(name).ok(), &flags)?;
     logging::start(cli.common.verbose, config.text("log.format") == Some("json"));
     match cli.command {
         Command::Serve(_) => serve::run(&config)?,
-        Command::Mcp(_) => {
-            let catalog = mcp::catalog()?;
-            let selection = mcp::selection(&config, &catalog)?;
-            let base = config.text("server.public_url").unwrap_or("http://localhost:8101");
-            let services = services(&config, ServedAt { base, ports: &[], socket: None })?;
-            mcp::serve(catalog, &Arc::new(services), selection, &config.limits())?;
+        Command::Mcp(args) => mcp::run(&config, args.in_process)?,
+        Command::Run { run, detach } => return commands::runs::start(&config, &run, detach, cli.common.json),
+        Command::Runs(command) | Command::Agent(command) => {
+            return commands::runs::run(&config, command, cli.common.json);
         }
-        Command::Fleet(arguments) => return fleet::run(&config, arguments, cli.common.json),
+        Command::Fleet(command) => return commands::fleet::run(&config, command, cli.common.json),
+        Command::Events { after, follow } => {
+            return commands::server::events(&config, after, follow, cli.common.json);
+        }
+        Command::Status => return commands::server::status(&config, cli.common.json),
+        Command::Stop { yes } => return commands::server::stop(&config, yes, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
-        Command::Agent(command) => return agent::run(command, &config, cli.common.json),
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
@@ -228,6 +291,8 @@ pub struct ServedAt<'a> {
     pub ports: &'a [u16],
     /// The socket of the home.
     pub socket: Option<PathBuf>,
+    /// The lock of the home, if this process has it.
+    pub lock: Option<Arc<StoreLock>>,
 }
 
 /// The services of this process.
@@ -235,11 +300,30 @@ pub fn services(config: &Config, at: ServedAt<'_>) -> Result<Services, Failure> 
     let pack = Arc::new(pack::service(config.limits())?);
     let mut options = agent::options(config, at.base, at.ports)?;
     options.server_socket = at.socket;
-    let agents = Agents::lazy(options).or_forward(agent::forward(config));
-    let agents = Arc::new(agents);
+    options.lock = at.lock;
+    let agents = Arc::new(Agents::lazy(options));
     let fleet = match fleet::service(config, &pack)? {
         Some(coder) => coder,
-        None => local::fleet(config, &pack, &agents)?,
+        None => AnyFleet::Local(local::fleet(config, &pack, &agents)?),
     };
-    Ok(Services { pack: Some(pack), fleet: Some(fleet), agents })
+    Ok(Services { pack: Some(pack), fleet: Some(fleet), agents, ..Services::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_that_has_a_command_is_a_command() {
+        let catalog = crewkit_server::ops::Catalog::product().unwrap();
+        for entry in catalog.entries() {
+            let Some(cli) = entry.operation.doors.cli else { continue };
+            let root = Cli::command();
+            let mut command = &root;
+            for word in cli.path {
+                let below = command.find_subcommand(word);
+                command = below.unwrap_or_else(|| panic!("there is no `crewkit {}`", cli.path.join(" ")));
+            }
+        }
+    }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crewkit_core::suggest::nearest;
 use crewkit_core::{Code, Limits, Secret};
 use toml::Value;
 
 use crate::failure::Failure;
-use crate::settings::{self, Kind, OPEN_TABLES};
+use crate::settings::{self, Kind, OPEN_TABLES, Row, Scope};
 
 /// Where a value comes from, later beating earlier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Origin {
     Environment(String),
     /// The command line.
     Flag,
+    /// A client of the server.
+    Client,
 }
 
 impl fmt::Display for Origin {
@@ -30,6 +33,7 @@ impl fmt::Display for Origin {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => write!(f, "${name}"),
             Self::Flag => f.write_str("flag"),
+            Self::Client => f.write_str("client"),
         }
     }
 }
@@ -37,6 +41,8 @@ impl fmt::Display for Origin {
 /// One setting in force.
 #[derive(Debug, Clone)]
 pub struct Effective {
+    /// Whose value counts.
+    pub scope: Scope,
     /// What values it takes.
     pub kind: Kind,
     /// The value, of that kind.
@@ -67,7 +73,7 @@ impl Config {
         let path = home.join("crewkit.toml");
         let file = read_file(&path)?;
         let mut values = BTreeMap::new();
-        for (key, kind, default, doc, alias) in settings::all() {
+        for Row { key, scope, kind, default, doc, alias } in settings::all() {
             let own = settings::variable(&key);
             let from_environment = std::iter::once(own.as_str()).chain(alias).find_map(|name| {
                 Some((environment(name).filter(|value| !value.is_empty())?, name.to_owned()))
@@ -78,15 +84,49 @@ impl Config {
             } else if let Some((text, name)) = from_environment {
                 (parse(&key, kind, &text, &format!("${name}"))?, Origin::Environment(name))
             } else if let Some(value) = lookup(&file, &key) {
-                (check(&key, kind, value, &path)?, Origin::File(path.clone()))
+                let value = check(&key, kind, value, &path.display().to_string())?;
+                (absolute(kind, value, |path| Some(home.join(path))), Origin::File(path.clone()))
             } else {
                 (parse(&key, kind, &default, "the defaults")?, Origin::Default)
             };
-            values.insert(key, Effective { kind, value, origin, doc });
+            let value = absolute(kind, value, |path| std::path::absolute(path).ok());
+            values.insert(key, Effective { scope, kind, value, origin, doc });
         }
         let config = Self { home, values, file };
         config.refuse_unknown(&path)?;
         Ok(config)
+    }
+
+    /// Puts the values that a client brings over these. Settings of the server cannot be brought.
+    pub fn bring(&mut self, brought: &BTreeMap<String, serde_json::Value>) -> Result<(), Failure> {
+        for (key, value) in brought {
+            let Some(effective) = self.values.get_mut(key).filter(|known| known.scope == Scope::Asker) else {
+                let message = format!("A client cannot set `{key}`");
+                return Err(Failure::new(Code::SettingInvalid, message));
+            };
+            let wrong =
+                || Failure::new(Code::SettingInvalid, format!("`{key}` of the client cannot be used"));
+            let value = Value::try_from(value).map_err(|_| wrong())?;
+            effective.value = check(key, effective.kind, &value, "the client")?;
+            effective.origin = Origin::Client;
+        }
+        Ok(())
+    }
+
+    /// The settings that a client brings to the server: those of the asker that its environment or flags override.
+    pub fn brought(&self) -> BTreeMap<String, serde_json::Value> {
+        let is_override = |origin: &Origin| matches!(origin, Origin::Environment(_) | Origin::Flag);
+        self.values
+            .iter()
+            .filter(|(_, known)| known.scope == Scope::Asker && is_override(&known.origin))
+            .filter_map(|(key, known)| Some((key.clone(), serde_json::to_value(&known.value).ok()?)))
+            .collect()
+    }
+
+    /// A whole number; 0 when there is no such setting.
+    pub fn number(&self, key: &str) -> u64 {
+        let value = self.values.get(key).and_then(|effective| effective.value.as_integer());
+        value.and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
     }
 
     /// A text setting; `None` when it is empty.
@@ -142,11 +182,10 @@ impl Config {
             }
         });
         let Some(key) = unknown.first() else { return Ok(()) };
-        let near = self.values.keys().min_by_key(|known| distance(known, key)).cloned().unwrap_or_default();
-        Err(Failure::new(
-            Code::SettingInvalid,
-            format!("{}: there is no setting `{key}`; did you mean `{near}`?", path.display()),
-        ))
+        let suggestion = nearest(key, self.values.keys().map(String::as_str))
+            .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        let message = format!("{}: there is no setting `{key}`{suggestion}", path.display());
+        Err(Failure::new(Code::SettingInvalid, message))
     }
 }
 
@@ -188,7 +227,7 @@ fn parse(key: &str, kind: Kind, text: &str, place: &str) -> Result<Value, Failur
         Failure::new(Code::SettingInvalid, format!("`{key}` from {place} must be {expected}"))
     };
     match kind {
-        Kind::Text | Kind::Secret => Ok(Value::String(text.to_owned())),
+        Kind::Text | Kind::Secret | Kind::Path => Ok(Value::String(text.to_owned())),
         Kind::Flag => match text.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "on" => Ok(Value::Boolean(true)),
             "false" | "0" | "no" | "off" => Ok(Value::Boolean(false)),
@@ -200,33 +239,44 @@ fn parse(key: &str, kind: Kind, text: &str, place: &str) -> Result<Value, Failur
             .filter(|number| *number >= 0)
             .map(Value::Integer)
             .ok_or_else(|| wrong("a whole number")),
-        Kind::List => {
+        Kind::List | Kind::Paths => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             Ok(Value::Array(items.map(|item| Value::String(item.to_owned())).collect()))
         }
     }
 }
 
-/// Takes a value from the file if it is of the right kind.
-fn check(key: &str, kind: Kind, value: &Value, path: &Path) -> Result<Value, Failure> {
+/// Makes the paths of a value absolute; other values stay as they are.
+fn absolute(kind: Kind, value: Value, resolve: impl Fn(&Path) -> Option<PathBuf>) -> Value {
+    let resolved = |text: String| match resolve(Path::new(&text)).filter(|_| !text.is_empty()) {
+        Some(path) => path.to_string_lossy().into_owned(),
+        None => text,
+    };
+    match (kind, value) {
+        (Kind::Path, Value::String(text)) => Value::String(resolved(text)),
+        (Kind::Paths, Value::Array(items)) => {
+            let path =
+                |item| if let Value::String(text) = item { Value::String(resolved(text)) } else { item };
+            Value::Array(items.into_iter().map(path).collect())
+        }
+        (_, value) => value,
+    }
+}
+
+/// Takes a value from `place` if it is of the right kind.
+fn check(key: &str, kind: Kind, value: &Value, place: &str) -> Result<Value, Failure> {
     let (fits, expected) = match kind {
-        Kind::Text | Kind::Secret => (value.is_str(), "a text"),
+        Kind::Text | Kind::Secret | Kind::Path => (value.is_str(), "a text"),
         Kind::Flag => (value.is_bool(), "true or false"),
         Kind::Number => (value.as_integer().is_some_and(|number| number >= 0), "a whole number"),
-        Kind::List => {
+        Kind::List | Kind::Paths => {
             (value.as_array().is_some_and(|items| items.iter().all(Value::is_str)), "a list of texts")
         }
     };
     if fits {
         return Ok(value.clone());
     }
-    Err(Failure::new(Code::SettingInvalid, format!("{}: `{key}` must be {expected}", path.display())))
-}
-
-/// How many letters differ, roughly; enough to find the key that was meant.
-fn distance(left: &str, right: &str) -> usize {
-    let common = left.bytes().zip(right.bytes()).take_while(|(a, b)| a == b).count();
-    left.len().abs_diff(right.len()) + left.len().max(right.len()) - common
+    Err(Failure::new(Code::SettingInvalid, format!("{place}: `{key}` must be {expected}")))
 }
 
 #[cfg(test)]
@@ -258,6 +308,38 @@ mod tests {
             assert_eq!(config.unwrap().text("server.listen"), Some(expected));
         }
         assert_eq!(load(file, &[], &[]).unwrap().limits().http_connections, 7);
+    }
+
+    #[test]
+    fn a_client_brings_what_its_environment_overrides_and_no_setting_of_the_server() {
+        let file = "[llm]\nmodel = \"of the file\"\n[fleet.coder]\nca_file = \"ca.pem\"\n";
+        let environment = [
+            ("LLM_ENDPOINT", "http://a"),
+            ("CREWKIT_AGENTS_COMMANDS_READ", "one,/two"),
+            ("CREWKIT_SERVER_AUTH", "true"),
+            ("CREWKIT_LIMITS_HTTP_CONNECTIONS", "1"),
+        ];
+        let brought = load(file, &environment, &[("mcp.read_only", "true")]).unwrap().brought();
+        let names: Vec<_> = brought.keys().map(String::as_str).collect();
+        assert_eq!(names, ["agents.commands_read", "llm.endpoint", "mcp.read_only"]);
+        let mut server = load(file, &[], &[]).unwrap();
+        server.bring(&brought).unwrap();
+        assert_eq!(server.text("llm.endpoint"), Some("http://a"));
+        assert_eq!(server.text("llm.model"), Some("of the file"));
+        assert!(server.flag("mcp.read_only"));
+        let here = std::env::current_dir().unwrap().join("one").to_string_lossy().into_owned();
+        assert_eq!(server.list("agents.commands_read"), [here, "/two".to_owned()]);
+        assert_eq!(server.text("fleet.coder.ca_file"), server.home.join("ca.pem").to_str());
+        for (key, value) in [
+            ("server.auth", serde_json::json!(false)),
+            ("limits.http_connections", serde_json::json!(9)),
+            ("llm.modle", serde_json::json!("x")),
+            ("llm.model", serde_json::json!(7)),
+            ("llm.model", serde_json::json!(null)),
+        ] {
+            let refused = server.bring(&[(key.to_owned(), value)].into()).unwrap_err();
+            assert!(refused.message.contains(key), "{}", refused.message);
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub enum Exit {
     Usage,
     /// Asked with `--exit-code` whether something would change: yes.
     WouldChange,
+    /// Ctrl-C was pressed; what runs on the server goes on.
+    Interrupted,
 }
 
 impl Exit {
@@ -22,6 +24,7 @@ impl Exit {
         (Self::Failed, "refused or failed; the message and its code say why"),
         (Self::Usage, "the command line does not make sense"),
         (Self::WouldChange, "asked with `--exit-code`: something would change"),
+        (Self::Interrupted, "Ctrl-C was pressed; what runs on the server goes on"),
     ];
 
     /// The number.
@@ -31,6 +34,7 @@ impl Exit {
             Self::Failed => 1,
             Self::Usage => 2,
             Self::WouldChange => 3,
+            Self::Interrupted => 130,
         }
     }
 }

@@ -6,15 +6,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crewkit_agent::RunSettings;
 use crewkit_core::Code;
 use crewkit_fleet::backend::coder::Profiles;
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::role::RoleConfig;
-use crewkit_fleet::backend::local::{Local, LocalFleet, LocalOptions, ProjectConfig, held};
+use crewkit_fleet::backend::local::{FleetSettings, Local, LocalFleet, LocalOptions, ProjectConfig, held};
 use crewkit_fleet::metadata::sandbox::Sandbox;
+use crewkit_fleet::model::ByName;
 use crewkit_fleet::{AnyFleet, Fleet, FleetError};
 use crewkit_pack::commands::Pack;
-use crewkit_server::Services;
 use crewkit_server::kit::PackKit;
 use crewkit_server::services::Agents;
 use futures_util::FutureExt as _;
@@ -23,12 +24,10 @@ use toml::{Table, Value};
 use crate::agent;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::server::identity;
 
 /// The hidden sub-command that holds a process of an agent.
 pub const SHIM: &str = "shim";
-
-/// What `crewkit fleet project add` asks for; no operation of the table.
-pub const ADD_PROJECT: &str = "add_agent_project";
 
 /// Holds the process ordered in `dir` until it ends. Starts no runtime and reads no settings: there may be hundreds.
 pub fn shim(dir: Option<&OsString>) -> ExitCode {
@@ -45,57 +44,76 @@ fn now_ms() -> u64 {
 }
 
 /// The fleet the settings describe; it is opened when it is first needed.
-pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<AnyFleet, Failure> {
+pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<Arc<LocalFleet>, Failure> {
     let options = options(config, pack)?;
     let service = crate::fleet::service_options(config)?;
     let agents = Arc::clone(agents);
     let open = move || {
         let (options, service, agents) = (options.clone(), service.clone(), Arc::clone(&agents));
         async move {
-            let unavailable = |is_locked: bool, message: String| {
-                if is_locked { FleetError::locked(message) } else { FleetError::unavailable(message) }
-            };
-            let engine = agents
-                .engine()
+            let engine = agents.engine().await.map_err(|error| FleetError::unavailable(error.to_string()))?;
+            let local = Local::open(options, engine.clone())
                 .await
-                .map_err(|error| unavailable(error.code() == Code::StoreLocked, error.to_string()))?
-                .clone();
-            let local = Local::open(options, engine)
-                .await
-                .map_err(|error| unavailable(error.is_locked(), error.to_string()))?;
+                .map_err(|error| FleetError::unavailable(error.to_string()))?;
             Ok(Fleet::new(local, service))
         }
         .boxed()
     };
-    Ok(AnyFleet::Local(Arc::new(LocalFleet::lazy(open))))
+    Ok(Arc::new(LocalFleet::lazy(open)))
 }
 
 fn options(config: &Config, pack: &Arc<Pack>) -> Result<LocalOptions, Failure> {
-    let engine = agent::options(config, "", &[])?;
+    let settings = agent::options(config, "", &[])?.settings;
     let limits = config.limits();
     let longest = Duration::from_secs(limits.fleet_git_seconds);
-    let git = Git::new("git", engine.child_environment.iter().cloned(), longest);
+    let git = Git::new("git", settings.environment.iter().cloned(), longest);
     let mut options = LocalOptions::new(config.home.join("fleet"), git);
     options.limits = Arc::new(limits);
-    options.projects = projects(config)?;
-    options.roles = roles(config)?;
-    options.driver = config.text("fleet.driver").filter(|name| !name.is_empty()).map(str::to_owned);
-    options.drivers = engine.drivers;
-    options.environment = engine.child_environment;
-    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("crewkit")).into_os_string();
+    options.settings = fleet_settings(config, pack, settings, None)?;
+    // The program that runs, not its path: a replaced binary would be another build.
+    let own = identity::executable().into_os_string();
     options.taskfile_sandbox = if crewkit_agent::confine::available() {
         Ok(Sandbox {
             helper: vec![own.clone(), agent::EXEC_CONFINED.into()],
-            environment: options.environment.clone(),
+            environment: options.settings.run.environment.clone(),
             scratch: options.home.join("scratch"),
         })
     } else {
         Err("this system cannot confine commands (on Linux 5.13 and later Landlock does)".to_owned())
     };
     options.shim = vec![own, SHIM.into()];
-    options.kit = Some(Arc::new(PackKit::new(Arc::clone(pack))));
     options.task_program = installed("task");
     Ok(options)
+}
+
+/// What an asker with this configuration brings along.
+fn fleet_settings(
+    config: &Config,
+    pack: &Arc<Pack>,
+    run: Arc<RunSettings>,
+    directory: Option<PathBuf>,
+) -> Result<FleetSettings, Failure> {
+    Ok(FleetSettings {
+        projects: projects(config)?,
+        roles: roles(config)?,
+        driver: config.text("fleet.driver").filter(|name| !name.is_empty()).map(str::to_owned),
+        kit: Some(Arc::new(PackKit::new(Arc::clone(pack)))),
+        run,
+        directory,
+    })
+}
+
+/// The fleet on this machine, as an asker with this configuration and directory sees it.
+pub fn for_asker(
+    fleet: &Arc<LocalFleet>,
+    config: &Config,
+    pack: &Arc<Pack>,
+    run: &Arc<RunSettings>,
+    directory: PathBuf,
+) -> Result<AnyFleet, Failure> {
+    let settings = fleet_settings(config, pack, Arc::clone(run), Some(directory))?;
+    let service = crate::fleet::service_options(config)?;
+    Ok(AnyFleet::Local(Arc::new(fleet.for_asker(settings, service))))
 }
 
 fn wrong(key: &str, what: &str) -> Failure {
@@ -193,29 +211,9 @@ pub(crate) fn installed(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
-/// Registers a project while no server runs; none when another operation is meant or a server has the record.
-pub async fn register(
-    config: &Config,
-    operation: &str,
-    arguments: &serde_json::Map<String, serde_json::Value>,
-) -> Result<Option<serde_json::Value>, Failure> {
-    if operation != ADD_PROJECT {
-        return Ok(None);
-    }
-    let options = options(config, &Arc::new(crate::pack::service(config.limits())?))?;
-    let path = Path::new(arguments["path"].as_str().unwrap_or_default());
-    let name = arguments.get("name").and_then(serde_json::Value::as_str);
-    match Local::register(&options, path, name).await {
-        Ok(Some(project)) => Ok(Some(LocalFleet::registered(&project))),
-        Ok(None) => Ok(None),
-        Err(error) => Err(Failure::new(Code::SettingInvalid, error.message().to_owned())),
-    }
-}
-
-/// Opens the fleet of a server at once, so that running agents are adopted before anybody asks, and registers the
-/// repository the server was started in.
-pub async fn open(services: &Services) {
-    let Some(AnyFleet::Local(fleet)) = &services.fleet else { return };
+/// Opens the fleet of a server at once, so that running agents are adopted before anybody asks. Registers the repository the
+/// server was started in if `is_started_here`.
+pub async fn open(fleet: &LocalFleet, is_started_here: bool) {
     let opened = match fleet.get().await {
         Ok(opened) => opened,
         Err(error) => {
@@ -223,7 +221,7 @@ pub async fn open(services: &Services) {
             return;
         }
     };
-    let Ok(here) = std::env::current_dir() else { return };
+    let Some(here) = std::env::current_dir().ok().filter(|_| is_started_here) else { return };
     match opened.backend().add_repository_of(&here).await {
         Ok(Some(project)) => tracing::info!(project = project.name, "agents can work on this repository"),
         Ok(None) => {}
@@ -231,11 +229,19 @@ pub async fn open(services: &Services) {
     }
 }
 
-/// Lets go of the fleet; its agents work on.
-pub async fn close(services: &Services) {
-    if let Some(AnyFleet::Local(fleet)) = &services.fleet
-        && let Some(opened) = fleet.opened()
-    {
+/// Closes the fleet. The processes of its agents go on, and the next server adopts them.
+pub async fn close(fleet: &LocalFleet) {
+    if let Some(opened) = fleet.opened() {
         opened.backend().shutdown().await;
+    }
+}
+
+/// Ends the tasks of all agents.
+pub async fn end_tasks(fleet: &LocalFleet) {
+    let Some(opened) = fleet.opened() else { return };
+    for agent_name in opened.backend().agents_with_open_tasks() {
+        if let Err(error) = opened.stop_agent_task(ByName { agent_name: agent_name.clone() }).await {
+            tracing::warn!(agent = agent_name, %error, "a task could not be stopped");
+        }
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use crewkit_core::{Code, Limits};
 use crewkit_server::Services;
 use crewkit_server::mcp::McpServer;
-use crewkit_server::ops::{Catalog, Selection};
+use crewkit_server::ops::{Catalog, Selection, Source};
 
+use crate::commands::{Owner, Session};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::stdio;
+use crate::{serve, stdio};
 
 /// The operations of this build.
 pub fn catalog() -> Result<Arc<Catalog>, Failure> {
@@ -31,28 +32,71 @@ pub fn selection(config: &Config, catalog: &Catalog) -> Result<Selection, Failur
     Ok(selection)
 }
 
-/// Serves one client until its input ends.
+/// Serves one client until its input ends. Every operation but pack's is carried out by the server of the home, or by this
+/// process if it owns the home.
+pub fn run(config: &Config, in_process: bool) -> Result<(), Failure> {
+    let catalog = catalog()?;
+    let selection = selection(config, &catalog)?;
+    with_runtime(async {
+        let owner = Owner::of_long_command(config, in_process);
+        let session = Session::open(config, owner, Source::Tool).await?;
+        let services = Arc::clone(session.services());
+        if session.is_in_process() {
+            // Work that an earlier owner left goes on before anybody asks for it.
+            let services = Arc::clone(&services);
+            tokio::spawn(async move {
+                if let Err(error) = services.agents.engine().await {
+                    tracing::error!(%error, "the run store could not be opened; its tools will say so");
+                }
+            });
+        }
+        let limits = config.limits();
+        let serving = serve_stdio(catalog, services, selection, &limits);
+        if session.is_in_process() {
+            let mut signals = serve::Signals::new().map_err(broken)?;
+            tokio::select! {
+                served = serving => served?,
+                () = signals.next() => tracing::info!("stopping"),
+            }
+        } else {
+            serving.await?;
+        }
+        session.close().await;
+        Ok(())
+    })
+}
+
+/// Serves one client with services of this process alone, until its input ends.
 pub fn serve(
     catalog: Arc<Catalog>,
-    services: &Arc<Services>,
+    services: Arc<Services>,
     selection: Selection,
     limits: &Limits,
 ) -> Result<(), Failure> {
-    let broken = |error: std::io::Error| {
-        Failure::new(Code::StateUnusable, format!("standard input and output: {error}"))
-    };
+    with_runtime(serve_stdio(catalog, services, selection, limits))
+}
+
+fn with_runtime(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     // One client, little to do: a single thread answers faster than several that wake each other.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
-    runtime.block_on(async {
-        let (reader, writer) = stdio::take().map_err(broken)?;
-        let server = McpServer::new(catalog, Arc::clone(services), Arc::new(selection));
-        server.serve_stdio(reader, writer, limits).await;
-        if let Some(engine) = services.agents.opened() {
-            engine.shutdown().await;
-        }
-        Ok::<_, Failure>(())
-    })?;
+    runtime.block_on(serving)?;
     // A thread may still sit in a read of a terminal; waiting for it would keep the process.
     runtime.shutdown_background();
     Ok(())
+}
+
+async fn serve_stdio(
+    catalog: Arc<Catalog>,
+    services: Arc<Services>,
+    selection: Selection,
+    limits: &Limits,
+) -> Result<(), Failure> {
+    let (reader, writer) = stdio::take().map_err(broken)?;
+    McpServer::new(catalog, services, Arc::new(selection)).serve_stdio(reader, writer, limits).await;
+    Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is the argument of map_err")]
+fn broken(error: std::io::Error) -> Failure {
+    Failure::new(Code::StateUnusable, format!("standard input and output: {error}"))
 }

@@ -18,6 +18,19 @@ pub enum Kind {
     List,
     /// Text that is never shown.
     Secret,
+    /// A path. A relative one is taken from the home in `crewkit.toml`, else from the working directory.
+    Path,
+    /// A list of paths.
+    Paths,
+}
+
+/// Whose value of a setting counts when a client and the server of its home are different processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The server's: `crewkit.toml`, and the environment and flags of `crewkit serve`.
+    Server,
+    /// The client's: its environment and flags go before `crewkit.toml`, for what it asks for and nothing else.
+    Asker,
 }
 
 /// One setting.
@@ -25,6 +38,8 @@ pub enum Kind {
 pub struct Setting {
     /// The key in `crewkit.toml`, with dots.
     pub key: &'static str,
+    /// Whose value counts.
+    pub scope: Scope,
     /// What values it takes.
     pub kind: Kind,
     /// The value when nothing is said, as it would stand in the environment.
@@ -35,42 +50,56 @@ pub struct Setting {
     pub doc: &'static str,
 }
 
-const fn setting(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
-    Setting { key, kind, default, alias: None, doc }
+/// A setting of the server.
+const fn server(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
+    Setting { key, scope: Scope::Server, kind, default, alias: None, doc }
+}
+
+/// A setting of whoever asks.
+const fn asker(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
+    Setting { key, scope: Scope::Asker, kind, default, alias: None, doc }
 }
 
 /// Every setting but the limits, which have a table of their own.
 pub const SETTINGS: &[Setting] = &[
-    setting("server.listen", Kind::Text, "127.0.0.1:8101", "Address and port of `crewkit serve`."),
-    setting(
+    server("server.listen", Kind::Text, "127.0.0.1:8101", "Address and port of `crewkit serve`."),
+    server(
         "server.public_url",
         Kind::Text,
         "",
         "Base of the links handed to clients; default http://localhost:PORT.",
     ),
-    setting("server.auth", Kind::Flag, "false", "Ask for the bearer token also on loopback."),
-    setting("server.stateless", Kind::Flag, "false", "Serve MCP without sessions."),
-    setting("server.check_peer", Kind::Flag, "true", "Refuse other users' processes on loopback (Linux)."),
-    setting(
+    server(
+        "server.idle_minutes",
+        Kind::Number,
+        "30",
+        "A server that a command started in the background ends after this time without clients and work; 0 for never.",
+    ),
+    server("server.auth", Kind::Flag, "false", "Ask for the bearer token also on loopback."),
+    server("server.stateless", Kind::Flag, "false", "Serve MCP without sessions."),
+    server("server.check_peer", Kind::Flag, "true", "Refuse other users' processes on loopback (Linux)."),
+    server(
         "server.allowed_hosts",
         Kind::List,
         "",
         "Host names the server goes by, beside the loopback ones.",
     ),
-    setting("server.allowed_origins", Kind::List, "", "Web origins that may call, beside the server's own."),
+    server("server.allowed_origins", Kind::List, "", "Web origins that may call, beside the server's own."),
     Setting {
         key: "client.server",
+        scope: Scope::Asker,
         kind: Kind::Text,
         default: "http://localhost:8101",
         alias: Some("CREWKIT_SERVER"),
         doc: "Server that `crewkit agent` and `crewkit fleet` talk to, if not the one of this home.",
     },
-    setting("mcp.toolsets", Kind::List, "", "Toolsets to show; all when empty."),
-    setting("mcp.tools", Kind::List, "", "Single tools to show, beside the toolsets."),
-    setting("mcp.exclude_tools", Kind::List, "", "Tools never to show."),
-    setting("mcp.read_only", Kind::Flag, "false", "Show only tools that change nothing."),
+    asker("mcp.toolsets", Kind::List, "", "Toolsets to show; all when empty."),
+    asker("mcp.tools", Kind::List, "", "Single tools to show, beside the toolsets."),
+    asker("mcp.exclude_tools", Kind::List, "", "Tools never to show."),
+    asker("mcp.read_only", Kind::Flag, "false", "Show only tools that change nothing."),
     Setting {
         key: "fleet.coder.url",
+        scope: Scope::Asker,
         kind: Kind::Text,
         default: "",
         alias: Some("CODER_URL"),
@@ -78,31 +107,31 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "fleet.coder.token",
+        scope: Scope::Asker,
         kind: Kind::Secret,
         default: "",
         alias: Some("CODER_SESSION_TOKEN"),
         doc: "Session token for Coder.",
     },
-    setting(
-        "fleet.coder.token_file",
-        Kind::Text,
-        "",
-        "File that holds the session token, when it is not set.",
-    ),
-    setting(
-        "fleet.coder.ca_file",
-        Kind::Text,
-        "",
-        "Certificates (PEM) to trust for Coder besides those of the system, for a private authority.",
-    ),
+    asker("fleet.coder.token_file", Kind::Path, "", "File that holds the session token, when it is not set."),
+    Setting {
+        key: "fleet.coder.ca_file",
+        scope: Scope::Asker,
+        kind: Kind::Path,
+        default: "",
+        // The server does not have the client's environment.
+        alias: Some("SSL_CERT_FILE"),
+        doc: "Certificates (PEM) to trust for Coder besides those of the system, for a private authority.",
+    },
     Setting {
         key: "fleet.coder.owner",
+        scope: Scope::Asker,
         kind: Kind::Text,
         default: "me",
         alias: Some("FLEET_OWNER"),
         doc: "Whose workspaces are agents: `me`, or a user name.",
     },
-    setting(
+    asker(
         "fleet.coder.organization",
         Kind::Text,
         "",
@@ -110,19 +139,20 @@ pub const SETTINGS: &[Setting] = &[
     ),
     Setting {
         key: "fleet.coder.projects",
+        scope: Scope::Asker,
         kind: Kind::List,
         default: "",
         alias: Some("FLEET_PROJECTS"),
         doc: "Projects the fleet is restricted to; all when empty.",
     },
-    setting(
+    asker(
         "fleet.coder.metadata_keys",
         Kind::List,
         "",
         "Keys of Coder's agent metadata to show, beside those that begin with `fleet_`.",
     ),
-    setting("fleet.max_name_length", Kind::Number, "20", "Longest name of a new agent; at most 32."),
-    setting(
+    asker("fleet.max_name_length", Kind::Number, "20", "Longest name of a new agent; at most 32."),
+    asker(
         "fleet.metadata_style",
         Kind::Text,
         "taskfile",
@@ -130,6 +160,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     Setting {
         key: "llm.endpoint",
+        scope: Scope::Asker,
         kind: Kind::Text,
         default: "",
         alias: Some("LLM_ENDPOINT"),
@@ -137,6 +168,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "llm.model",
+        scope: Scope::Asker,
         kind: Kind::Text,
         default: "",
         alias: Some("LLM_MODEL"),
@@ -144,80 +176,111 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "llm.api_key",
+        scope: Scope::Asker,
         kind: Kind::Secret,
         default: "",
         alias: Some("LLM_API_KEY"),
         doc: "Key for the model.",
     },
-    setting("llm.dialect", Kind::Text, "openai", "Wire format of the endpoint: openai or anthropic."),
-    setting(
+    asker("llm.dialect", Kind::Text, "openai", "Wire format of the endpoint: openai or anthropic."),
+    asker(
         "llm.stream",
         Kind::Flag,
         "true",
         "Ask the model to stream; a server that refuses is asked without.",
     ),
-    setting("llm.window", Kind::Number, "0", "Tokens that fit into one request; 0 when not known."),
-    setting(
-        "llm.max_output_tokens",
-        Kind::Number,
-        "0",
-        "Longest reply asked for; 0 leaves it to the server.",
-    ),
-    setting("llm.proxy", Kind::Text, "", "HTTP proxy on the way to the model."),
-    setting(
+    asker("llm.window", Kind::Number, "0", "Tokens that fit into one request; 0 when not known."),
+    asker("llm.max_output_tokens", Kind::Number, "0", "Longest reply asked for; 0 leaves it to the server."),
+    asker("llm.proxy", Kind::Text, "", "HTTP proxy on the way to the model."),
+    asker(
         "agents.mcp_config",
         Kind::Text,
         "",
         "File with the agents' tool servers; default mcp_config.json. Looked for in the home, never in the working directory.",
     ),
-    setting(
+    asker(
         "agents.commands",
         Kind::Text,
         "confined",
         "Whether agents may run commands: confined (off where the kernel cannot), off, or unconfined.",
     ),
-    setting(
+    asker(
         "agents.commands_network",
         Kind::Flag,
         "true",
         "Whether confined commands may use the network; the server's own ports are closed to them in any case.",
     ),
-    setting(
+    asker(
         "agents.commands_unix_sockets",
         Kind::Flag,
         "false",
         "Whether confined commands may use Unix sockets of other programs, such as that of a container engine.",
     ),
-    setting(
+    server(
+        "agents.may",
+        Kind::List,
+        "",
+        "What processes of runs may ask of the server beside completing their run: agent_start, agent_wait, agent_status.",
+    ),
+    asker(
         "agents.commands_env",
         Kind::List,
         "",
         "Variables that commands of agents get, beside PATH, the locale and a few others; secrets of crewkit never.",
     ),
-    setting(
+    asker(
         "agents.commands_read",
-        Kind::List,
+        Kind::Paths,
         "",
         "Directories confined commands may read, beside the system's own.",
     ),
-    setting(
+    asker(
         "fleet.driver",
         Kind::Text,
         "",
         "What carries out tasks of agents on this machine: loop, rehearsal, claude, codex or a driver of [agents.drivers]; \
          the loop when a model is set, else the rehearsal.",
     ),
-    setting("log.format", Kind::Text, "text", "Form of the log on standard error: text or json."),
+    server("log.format", Kind::Text, "text", "Form of the log on standard error: text or json."),
 ];
 
 /// Tables in `crewkit.toml` whose keys are names the user chooses.
 pub const OPEN_TABLES: &[&str] = &["llm.endpoints", "agents.drivers", "fleet.projects", "fleet.roles"];
 
+/// A setting or a limit, as a row of one table.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The key in `crewkit.toml`, with dots.
+    pub key: String,
+    /// Whose value counts.
+    pub scope: Scope,
+    /// What values it takes.
+    pub kind: Kind,
+    /// The value when nothing is said.
+    pub default: String,
+    /// An environment variable other programs share.
+    pub alias: Option<&'static str>,
+    /// What it means.
+    pub doc: &'static str,
+}
+
 /// Every key, limits included, in the order of the documentation.
-pub fn all() -> impl Iterator<Item = (String, Kind, String, &'static str, Option<&'static str>)> {
-    let settings = SETTINGS.iter().map(|s| (s.key.to_owned(), s.kind, s.default.to_owned(), s.doc, s.alias));
-    let limits = Limits::TABLE.iter().map(|limit| {
-        (format!("limits.{}", limit.name), Kind::Number, limit.default.to_string(), limit.doc.trim(), None)
+pub fn all() -> impl Iterator<Item = Row> {
+    let settings = SETTINGS.iter().map(|setting| Row {
+        key: setting.key.to_owned(),
+        scope: setting.scope,
+        kind: setting.kind,
+        default: setting.default.to_owned(),
+        alias: setting.alias,
+        doc: setting.doc,
+    });
+    let limits = Limits::TABLE.iter().map(|limit| Row {
+        key: format!("limits.{}", limit.name),
+        scope: Scope::Server,
+        kind: Kind::Number,
+        default: limit.default.to_string(),
+        alias: None,
+        doc: limit.doc.trim(),
     });
     settings.chain(limits)
 }
@@ -225,4 +288,24 @@ pub fn all() -> impl Iterator<Item = (String, Kind, String, &'static str, Option
 /// The environment variable of a key.
 pub fn variable(key: &str) -> String {
     format!("CREWKIT_{}", key.replace('.', "_").to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new section of settings has to say here whose it is.
+    #[test]
+    fn every_setting_belongs_to_the_server_or_to_the_asker() {
+        for row in all() {
+            let expected = match row.key.split('.').next().unwrap() {
+                "server" | "log" | "limits" => Scope::Server,
+                // A client must not widen what the processes of other clients' runs may do.
+                _ if row.key == "agents.may" => Scope::Server,
+                "client" | "mcp" | "fleet" | "llm" | "agents" => Scope::Asker,
+                section => panic!("`{section}` belongs to nobody"),
+            };
+            assert_eq!(row.scope, expected, "{}", row.key);
+        }
+    }
 }

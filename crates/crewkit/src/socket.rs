@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use crewkit_core::Code;
-use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::server::ServerRecord;
 
 /// Longest path the system takes for a socket, less some room.
 #[cfg(unix)]
@@ -19,58 +19,51 @@ pub fn path(home: &Path) -> PathBuf {
     home.join("run").join("server.sock")
 }
 
-fn record(home: &Path) -> PathBuf {
-    home.join("run").join("server.json")
-}
-
-/// A server that is announced in its home; the record and the socket go when this does.
-#[derive(Debug)]
-pub struct Announced {
-    home: PathBuf,
-}
-
-/// Listens on the socket of `home` and writes down that it is there.
+/// Listens on the socket of `home`. The path is that of the socket, and of a directory made for it if the home's path is too
+/// long for one; whoever owns the home removes both.
 ///
-/// The caller has the run store of the home locked, so a socket that is there already was left by a server that died.
+/// The caller owns the home, so a socket that is there already was left by a server that died.
 #[cfg(unix)]
-pub fn listen(home: &Path) -> std::io::Result<(tokio::net::UnixListener, Announced)> {
-    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-    let (path, record) = (path(home), record(home));
-    let directory = home.join("run");
-    std::fs::create_dir_all(home)?;
-    match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
-        _ => std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700))?,
-    }
+pub fn listen(home: &Path) -> std::io::Result<(tokio::net::UnixListener, PathBuf, Option<PathBuf>)> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = if is_too_long(&path(home)) { Some(short_directory()?) } else { None };
+    let path = directory.as_ref().map_or_else(|| path(home), |directory| directory.join("server.sock"));
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let reachable = Reachable::new(&path)?;
     let listener = tokio::net::UnixListener::bind(reachable.path())?;
-    let announced = Announced { home: home.to_owned() };
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-    let written = json!({"pid": std::process::id(), "version": env!("CARGO_PKG_VERSION"), "socket": path});
-    std::fs::write(record, format!("{written:#}\n"))?;
-    Ok((listener, announced))
+    Ok((listener, path, directory))
 }
 
-impl Drop for Announced {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(record(&self.home));
-        let _ = std::fs::remove_file(path(&self.home));
-    }
+/// Whether a socket at `path` needs another place. On Linux a long path is reached through a descriptor of its directory.
+#[cfg(unix)]
+fn is_too_long(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    !cfg!(target_os = "linux") && path.as_os_str().as_bytes().len() > PATH_BYTES
+}
+
+/// Makes a directory with a short path that only this user can enter.
+#[cfg(unix)]
+fn short_directory() -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let directory = Path::new("/tmp").join(format!("crewkit-{name}"));
+    std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
+    Ok(directory)
 }
 
 /// The socket of the server that is announced in `home`.
 pub fn of_running_server(home: &Path) -> Result<PathBuf, Failure> {
-    let none = |why: String| Failure::new(Code::ServerUnreachable, why);
-    let written = std::fs::read(record(home))
-        .map_err(|_| none(format!("No server is running for the home {}", home.display())))?;
-    let written: Value = serde_json::from_slice(&written)
-        .map_err(|error| none(format!("{}: {error}", record(home).display())))?;
-    let socket = written["socket"].as_str().map(PathBuf::from);
-    socket.ok_or_else(|| none(format!("{} names no socket", record(home).display())))
+    let none = || {
+        let message = format!("No server is running for the home {}", home.display());
+        Failure::new(Code::ServerUnreachable, message)
+    };
+    ServerRecord::read(home).and_then(|server| server.socket).ok_or_else(none)
 }
 
 /// A path to a socket that the system takes. One that is too long leads through a descriptor of its directory.
@@ -91,10 +84,6 @@ impl Reachable {
         let (Some(parent), Some(name), false) = (path.parent(), path.file_name(), is_short) else {
             return Ok(Self { path: path.to_owned(), _directory: None });
         };
-        if !cfg!(target_os = "linux") {
-            let message = format!("{} is too long for a socket; use a shorter home", path.display());
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidFilename, message));
-        }
         let directory = std::fs::File::open(parent)?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
         Ok(Self { path, _directory: Some(directory) })

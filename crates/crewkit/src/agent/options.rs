@@ -1,14 +1,16 @@
 //! From settings to the engine's options.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crewkit_agent::Options;
 use crewkit_agent::driver::ProcessDriver;
+use crewkit_agent::engine::ON_OTHERS;
 use crewkit_agent::model::{Dialect, Endpoint, Streaming};
 use crewkit_agent::tools::CommandPolicy;
 use crewkit_agent::tools::mcp::{self, ServerConfig};
+use crewkit_agent::{Options, RunSettings};
 use crewkit_core::{Code, Secret};
 use toml::{Table, Value};
 
@@ -39,19 +41,116 @@ const FOR_COMMANDS: [&str; 14] = [
     "JAVA_HOME",
 ];
 
+/// Variables of whoever asks that every driver and tool server gets, beside those for commands. A star stands for any ending.
+const FOR_EVERY_DRIVER: &[&str] = &[
+    "HOME",
+    "TMPDIR",
+    "HOSTNAME",
+    "XDG_*",
+    "*_proxy",
+    "*_PROXY",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "GIT_AUTHOR_*",
+    "GIT_COMMITTER_*",
+    "SSH_AUTH_SOCK",
+    "CARGO_HOME",
+    "GOPATH",
+    "NVM_DIR",
+    "VIRTUAL_ENV",
+];
+/// Variables that a preset driver takes beside those: keys of its providers and its own directories.
+const FOR_PRESETS: &[(&str, &[&str])] = &[
+    ("claude", &["ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_*"]),
+    ("codex", &["OPENAI_*", "CODEX_*", "AZURE_OPENAI_*"]),
+];
+/// Variables that decide where the kit of an agent comes from.
+const FOR_PACK: [&str; 2] = ["AGENTPACK_HOME", "AGENTPACK_MACHINE_ID"];
+
 /// The options the settings ask for, for a server that can be reached at `public_base` and listens on `ports`.
 pub fn options(config: &Config, public_base: &str, ports: &[u16]) -> Result<Options, Failure> {
-    let mut options = Options::new(config.home.join("state").join("agents"));
+    let mut options = Options::new(&config.home);
     options.limits = Arc::new(config.limits());
-    options.models = models(config)?;
-    options.drivers = drivers(config)?;
-    options.tool_servers = tool_servers(config)?;
+    options.settings = Arc::new(run_settings(config, std::env::vars_os())?);
     options.helper = helper();
     options.server_ports = ports.to_vec();
-    options.commands = commands(config, std::env::vars_os())?;
-    options.child_environment = std::env::vars_os().filter(|(name, _)| !is_withheld(name)).collect();
+    options.may = may(config)?;
     public_base.clone_into(&mut options.public_base);
     Ok(options)
+}
+
+/// What runs are carried out with, for an asker with this environment.
+pub fn run_settings(
+    config: &Config,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<RunSettings, Failure> {
+    let patterns = driver_patterns(config);
+    let (mut for_commands, mut for_drivers) = (Vec::new(), Vec::new());
+    let named = config.list("agents.commands_env");
+    for (name, value) in environment {
+        if is_for_commands(&name, &named) {
+            for_commands.push((name.clone(), value.clone()));
+        }
+        if is_for_drivers(&name, &patterns) {
+            for_drivers.push((name, value));
+        }
+    }
+    Ok(RunSettings {
+        models: models(config)?,
+        drivers: drivers(config)?,
+        tool_servers: tool_servers(config)?,
+        commands: commands(config, for_commands)?,
+        environment: for_drivers,
+    })
+}
+
+/// What drivers take of the environment: what every driver takes, what the presets take, and `env_from` of
+/// `[agents.drivers.NAME]`.
+fn driver_patterns(config: &Config) -> Vec<String> {
+    let fixed = FOR_COMMANDS.iter().chain(FOR_EVERY_DRIVER);
+    let presets = FOR_PRESETS.iter().flat_map(|(_, patterns)| *patterns);
+    let configured = config.table("agents.drivers").into_iter().flatten().filter_map(|(_, driver)| {
+        Some(driver.as_table()?.get("env_from")?.as_array()?.iter().filter_map(Value::as_str))
+    });
+    fixed.chain(presets).copied().chain(configured.flatten()).map(str::to_owned).collect()
+}
+
+/// The variables that this process, as a client, brings to the server of its home.
+pub fn client_environment(config: &Config) -> BTreeMap<String, String> {
+    let (patterns, named) = (driver_patterns(config), config.list("agents.commands_env"));
+    let is_for_pack = |name: &OsStr| FOR_PACK.iter().any(|known| name == *known);
+    std::env::vars_os()
+        .filter(|(name, _)| {
+            is_for_drivers(name, &patterns) || is_for_commands(name, &named) || is_for_pack(name)
+        })
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Whether a driver sees the variable.
+fn is_for_drivers(name: &OsStr, patterns: &[String]) -> bool {
+    let Some(text) = name.to_str().filter(|_| !is_withheld(name)) else { return false };
+    let fits = |pattern: &String| match pattern.split_once('*') {
+        Some((start, end)) => {
+            text.len() >= start.len() + end.len() && text.starts_with(start) && text.ends_with(end)
+        }
+        None => pattern == text,
+    };
+    text.starts_with("LC_") || patterns.iter().any(fits)
+}
+
+/// What processes of runs may ask of the server.
+fn may(config: &Config) -> Result<Vec<String>, Failure> {
+    let may = config.list("agents.may");
+    match may.iter().find(|name| !ON_OTHERS.contains(&name.as_str())) {
+        None => Ok(may),
+        Some(name) => Err(wrong(
+            "agents.may",
+            &format!("names `{name}`, which cannot be granted; choose from {}", ON_OTHERS.join(", ")),
+        )),
+    }
 }
 
 fn is_withheld(name: &OsStr) -> bool {
@@ -158,7 +257,7 @@ fn drivers(config: &Config) -> Result<Vec<ProcessDriver>, Failure> {
     for (name, value) in config.table("agents.drivers").into_iter().flatten() {
         let key = format!("agents.drivers.{name}");
         let table = value.as_table().ok_or_else(|| wrong(&key, "must be a table"))?;
-        refuse_unknown(&key, table, &["command", "stdin", "format", "env"])?;
+        refuse_unknown(&key, table, &["command", "stdin", "format", "env", "env_from"])?;
         let command: Option<Vec<String>> = table
             .get("command")
             .and_then(Value::as_array)
@@ -205,12 +304,7 @@ fn tool_servers(config: &Config) -> Result<Vec<ServerConfig>, Failure> {
         .map_err(|error| Failure::new(Code::SettingInvalid, format!("{}: {error}", path.display())))
 }
 
-fn commands(
-    config: &Config,
-    variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<CommandPolicy, Failure> {
-    let named = config.list("agents.commands_env");
-    let environment = variables.filter(|(name, _)| is_for_commands(name, &named)).collect();
+fn commands(config: &Config, environment: Vec<(OsString, OsString)>) -> Result<CommandPolicy, Failure> {
     match config.text("agents.commands").unwrap_or("confined") {
         "off" => Ok(CommandPolicy::Off),
         "unconfined" => Ok(CommandPolicy::Unconfined { environment }),
@@ -241,16 +335,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_see_what_is_named_and_nobody_sees_secrets() {
+    fn drivers_and_commands_see_what_is_listed_and_nobody_sees_secrets_of_crewkit() {
+        let home = tempfile::tempdir().unwrap();
+        let driver = "[agents.drivers.mine]\ncommand = [\"x\"]\nenv_from = [\"MINE_*\", \"LLM_API_KEY\"]\n";
+        std::fs::write(home.path().join("crewkit.toml"), driver).unwrap();
+        let config = Config::load(home.path().to_owned(), |_| None, &[]).unwrap();
+        let patterns = driver_patterns(&config);
         let named = ["MY_FLAG".to_owned(), "LLM_API_KEY".to_owned(), "CREWKIT_HOME".to_owned()];
-        for (name, commands, others) in [
+        for (name, commands, drivers) in [
             ("PATH", true, true),
             ("LC_TIME", true, true),
-            ("MY_FLAG", true, true),
+            ("MY_FLAG", true, false),
             ("ANTHROPIC_API_KEY", false, true),
-            ("AWS_SECRET_ACCESS_KEY", false, true),
+            ("OPENAI_API_KEY", false, true),
+            ("CODEX_HOME", false, true),
             ("SSH_AUTH_SOCK", false, true),
             ("http_proxy", false, true),
+            ("NO_PROXY", false, true),
+            ("MINE_TOKEN", false, true),
+            ("SOME_OTHER_SECRET", false, false),
             ("LLM_API_KEY", false, false),
             ("LLM_ENDPOINT", false, false),
             ("CODER_SESSION_TOKEN", false, false),
@@ -260,7 +363,7 @@ mod tests {
             ("CREWKIT_AGENT_TOKEN", false, false),
         ] {
             assert_eq!(is_for_commands(OsStr::new(name), &named), commands, "{name}");
-            assert_eq!(!is_withheld(OsStr::new(name)), others, "{name}");
+            assert_eq!(is_for_drivers(OsStr::new(name), &patterns), drivers, "{name}");
         }
     }
 }

@@ -1,10 +1,7 @@
-//! `crewkit fleet …` and `crewkit metadata serve`.
+//! The fleet that the settings describe, and `crewkit metadata serve`.
 
-pub mod args;
 pub mod metadata;
-mod render;
 
-use std::io::IsTerminal as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,19 +10,11 @@ use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings};
 use crewkit_fleet::time::Clock;
 use crewkit_fleet::{AnyFleet, Fleet, FleetOptions};
 use crewkit_pack::commands::Pack;
-use crewkit_server::Services;
-use crewkit_server::caller::Caller;
 use crewkit_server::kit::PackKit;
-use crewkit_server::ops::{self, Answer, Progress};
-use serde_json::{Map, Value};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::remote::Remote;
-use crate::{local, mcp, output};
-use args::FleetArgs;
+use crate::local;
 
 /// The fleet the settings describe; none when they name no place for workspaces.
 pub fn service(config: &Config, pack: &Arc<Pack>) -> Result<Option<AnyFleet>, Failure> {
@@ -76,71 +65,4 @@ fn token(config: &Config) -> Result<Secret, Failure> {
     std::fs::read_to_string(Path::new(path)).map(|text| Secret::new(text.trim())).map_err(|error| {
         Failure::new(Code::SettingInvalid, format!("`fleet.coder.token_file`: {path}: {error}"))
     })
-}
-
-/// Runs one command: here when the workspaces are on Coder, which keeps the state, else on the running server.
-pub fn run(config: &Config, arguments: FleetArgs, json: bool) -> Result<Exit, Failure> {
-    let (operation, arguments) = arguments.operation();
-    let broken = |error: std::io::Error| Failure::new(Code::StateUnusable, error.to_string());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
-    let on_coder = match config.text("fleet.coder.url") {
-        Some(_) => service(config, &Arc::new(crate::pack::service(config.limits())?))?,
-        None => None,
-    };
-    let answer = runtime.block_on(async {
-        match on_coder.clone() {
-            Some(fleet) => here(fleet, operation, arguments).await,
-            None => match local::register(config, operation, &arguments).await? {
-                Some(body) => Ok(Answer { status: 200, body }),
-                None if operation == local::ADD_PROJECT => {
-                    Remote::new(config)?.post_json("/api/fleet/projects", arguments).await
-                }
-                None => Remote::new(config)?.run(operation, arguments).await,
-            },
-        }
-    })?;
-    if json || !std::io::stdout().is_terminal() {
-        output::data_line(&format!("{:#}", answer.body));
-    } else if answer.failed() {
-        let text = |key: &str| answer.body[key].as_str().unwrap_or_default().to_owned();
-        output::talk(&format!("error[{}]: {}", text("error"), text("message")));
-    } else {
-        output::data(&render::text(operation, &answer.body));
-    }
-    // What a new agent still needs is brought by the process that made it.
-    if let Some(AnyFleet::Coder(fleet)) = &on_coder
-        && fleet.backend().is_settling()
-    {
-        output::talk(
-            "waiting for the workspace, which still needs its spec or kit (Ctrl-C leaves it without)",
-        );
-        runtime.block_on(fleet.backend().settled());
-    }
-    // A script that waited in vain must not go on.
-    let in_vain = answer.body["reached"] == false;
-    Ok(if answer.failed() || in_vain { Exit::Failed } else { Exit::Ok })
-}
-
-async fn here(fleet: AnyFleet, operation: &str, arguments: Map<String, Value>) -> Result<Answer, Failure> {
-    let catalog = mcp::catalog()?;
-    let Some(entry) = catalog.get(operation) else {
-        // What is no operation of the table is something the fleet itself knows, or refuses.
-        return Ok(match fleet.call(operation, arguments).await {
-            Ok(body) => Answer { status: 200, body },
-            Err(error) => Answer {
-                status: error.kind().status(),
-                body: serde_json::to_value(error.body()).unwrap_or_default(),
-            },
-        });
-    };
-    let services = Arc::new(Services { fleet: Some(fleet), ..Services::default() });
-    Ok(Box::pin(ops::run(
-        Arc::clone(entry),
-        services,
-        Caller::Owner,
-        arguments,
-        Progress::default(),
-        CancellationToken::new(),
-    ))
-    .await)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use crewkit_pack::session::{Choices, Select};
+use crewkit_pack::commands::{Choices, Select};
 
 /// Deploys agent assets declaratively: AGENTS.md, skills, prompts and commands for coding agents.
 #[derive(Debug, Parser)]

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use clap::CommandFactory as _;
 use crewkit_core::{Code, Limits, Toolset};
 use crewkit_pack::PackError;
+use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{
-    Add, Consent, Deploy, Explain, Init, OverlayEdit, OverlayRef, OverlayScope, Pack, Prune, Update,
+    Add, Consent, Deploy, Explain, Init, OverlayEdit, OverlayRef, OverlayScope, Pack, Planned, Prune, Update,
 };
 use crewkit_pack::envelope::{self, Answer, CommandName};
-use crewkit_pack::session::Select;
-use crewkit_pack::status::Kind;
+use crewkit_pack::plan::status::Kind;
 use crewkit_server::Services;
 use crewkit_server::ops::Selection;
+use serde::Serialize;
 use serde_json::json;
 
 use super::args::{
@@ -22,10 +23,11 @@ use super::args::{
     SnapshotsCommand,
 };
 use super::progress::Bar;
-use super::style::Style;
-use super::{ask, environment, help, render};
+use super::{environment, help, render};
+use crate::ask;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::style::Style;
 use crate::{mcp, output};
 
 /// What one invocation works with.
@@ -39,7 +41,7 @@ struct Run<'a> {
     program: &'a str,
 }
 
-type Outcome = Result<Answer, PackError>;
+type Outcome<T> = Result<Answer<T>, PackError>;
 
 pub(super) fn run(arguments: PackArgs, json: bool, program: &str, limits: &Limits) -> Exit {
     let PackArgs { globals, command } = arguments;
@@ -72,7 +74,7 @@ fn serve_mcp(globals: &Globals, json: bool, limits: &Limits) -> Exit {
         let pack = environment::service(limits.clone())?.choosing(globals.choices());
         let services = Services { pack: Some(Arc::new(pack)), ..Services::default() };
         let selection = Selection::of(Toolset::Pack);
-        mcp::serve(mcp::catalog()?, &Arc::new(services), selection, limits)
+        mcp::serve(mcp::catalog()?, Arc::new(services), selection, limits)
     })();
     match served {
         Ok(()) => Exit::Ok,
@@ -92,47 +94,59 @@ impl Run<'_> {
         let select = &self.select;
         match command {
             PackCommand::Init { git } => {
-                self.finish(&name(&["init"]), self.pack.init(select, Init { git }, self.consent()))
+                let outcome = self.pack.init(select, Init { git }, self.consent());
+                self.finish(&name(&["init"]), outcome, |data, _| {
+                    format!("Initialized {}\n", data.repo.display())
+                })
             }
             PackCommand::Add { module_type, source, id, tags, targets } => {
                 let add = Add { kind: module_type, source, id, tags, targets };
-                self.finish(&name(&["add"]), self.pack.add(select, &add, self.consent()))
+                self.finish(&name(&["add"]), self.pack.add(select, &add, self.consent()), |data, _| {
+                    format!("Added {} to {}\n", data.module_id, data.manifest.display())
+                })
             }
             PackCommand::Remove { module_id } => {
-                self.finish(&name(&["remove"]), self.pack.remove(select, &module_id, self.consent()))
+                let outcome = self.pack.remove(select, &module_id, self.consent());
+                self.finish(&name(&["remove"]), outcome, |data, _| {
+                    format!("Removed {} from {}\n", data.module_id, data.manifest.display())
+                })
             }
             PackCommand::Lock => {
-                self.finish(&name(&["lock"]), self.pack.lock_modules(select, self.consent()))
+                let outcome = self.pack.lock_modules(select, self.consent());
+                self.finish(&name(&["lock"]), outcome, |data, _| render::locked(data))
             }
-            PackCommand::Fetch => self.finish(&name(&["fetch"]), self.pack.fetch(select, self.consent())),
+            PackCommand::Fetch => {
+                let outcome = self.pack.fetch(select, self.consent());
+                self.finish(&name(&["fetch"]), outcome, |data, _| render::fetched(data))
+            }
             PackCommand::Update { lock, fetch: _, no_lock, no_fetch } => {
                 let update = Update { lock, no_lock, no_fetch };
-                self.finish(&name(&["update"]), self.pack.update(select, update, self.consent()))
+                let outcome = self.pack.update(select, update, self.consent());
+                self.finish(&name(&["update"]), outcome, |data, _| render::updated(data))
             }
             PackCommand::Plan { exit } => {
                 let outcome = self.pack.plan(select);
-                self.finish_checking(&name(&["plan"]), outcome, exit.exit_code)
+                let differs = outcome.as_ref().is_ok_and(|answer| !answer.data.summary.is_empty());
+                let text = |data: &Planned, style| render::planned(data, style, self.program);
+                exit_code(self.finish(&name(&["plan"]), outcome, text), exit.exit_code && differs)
             }
-            PackCommand::Diff { exit } => {
-                // People see the lines; programs get the same data as from `plan`.
-                let outcome =
-                    if self.json { self.pack.plan(select) } else { self.pack.preview(select, true) };
-                self.finish_checking(&name(&["diff"]), outcome, exit.exit_code)
-            }
+            PackCommand::Diff { exit } => self.diff(exit.exit_code),
             PackCommand::Preview { diff } => {
-                self.finish(&name(&["preview"]), self.pack.preview(select, diff))
+                self.finish(&name(&["preview"]), self.pack.preview(select, diff), render::preview)
             }
             PackCommand::Deploy { apply, adopt } => self.deploy(apply, adopt),
             PackCommand::Status { only, exit } => {
                 let only: Vec<Kind> = only.iter().filter_map(|name| Kind::from_name(name)).collect();
-                self.finish_checking(&name(&["status"]), self.pack.status(select, &only), exit.exit_code)
+                let outcome = self.pack.status(select, &only);
+                let differs = outcome.as_ref().is_ok_and(|answer| !answer.data.summary.is_clean());
+                exit_code(self.finish(&name(&["status"]), outcome, render::status), exit.exit_code && differs)
             }
             PackCommand::Rollback { to } => self.rollback(&to),
             PackCommand::Snapshots(command) => self.snapshots(&command),
             PackCommand::Doctor { fix } => {
                 let command = name(&["doctor"]);
                 let command = if fix { command.with_variant("--fix") } else { command };
-                self.finish(&command, self.pack.doctor(select, fix.then(|| self.consent())))
+                self.finish(&command, self.pack.doctor(select, fix.then(|| self.consent())), render::doctor)
             }
             PackCommand::Overlay(command) => self.overlay(command),
             PackCommand::Explain(what) => {
@@ -141,13 +155,26 @@ impl Run<'_> {
                     ExplainCommand::Diff => (name(&["explain", "diff"]), Explain::Plan),
                     ExplainCommand::Status => (name(&["explain", "status"]), Explain::Status),
                 };
-                self.finish(&command, self.pack.explain(select, what))
+                self.finish(&command, self.pack.explain(select, what), |data, _| render::explained(data))
             }
             PackCommand::Help { markdown } => self.help(markdown),
-            PackCommand::Schema => self.finish(&name(&["schema"]), Ok(self.pack.schema())),
+            PackCommand::Schema => self.finish(&name(&["schema"]), Ok(self.pack.schema()), as_json),
             // Answered before the surroundings were looked at.
             PackCommand::Completions { .. } | PackCommand::Mcp(_) => Exit::Ok,
         }
+    }
+
+    /// Shows the lines that change to people; programs get the same data as from `plan`.
+    fn diff(&self, exit: bool) -> Exit {
+        let command = name(&["diff"]);
+        if self.json {
+            let outcome = self.pack.plan(&self.select);
+            let differs = outcome.as_ref().is_ok_and(|answer| !answer.data.summary.is_empty());
+            return exit_code(self.finish(&command, outcome, render::deployed), exit && differs);
+        }
+        let outcome = self.pack.preview(&self.select, true);
+        let differs = outcome.as_ref().is_ok_and(|answer| !answer.data.plan.summary.is_empty());
+        exit_code(self.finish(&command, outcome, render::preview), exit && differs)
     }
 
     fn deploy(&self, apply: bool, adopt: bool) -> Exit {
@@ -159,41 +186,39 @@ impl Run<'_> {
         };
         if self.json || !applies {
             let consent = applies.then_some(if self.yes { Consent::Given } else { Consent::Missing });
-            let outcome = deploy(consent, None);
-            let exit = self.finish(&command, outcome);
+            let exit = self.finish(&command, deploy(consent, None), render::deployed);
             if !self.json && exit == Exit::Ok {
                 self.show_lines();
             }
             return exit;
         }
         if self.yes {
-            return self.finish(&command, deploy(Some(Consent::Given), None));
+            return self.finish(&command, deploy(Some(Consent::Given), None), render::deployed);
         }
         // What is approved is what was shown: the token makes sure of it.
         let shown = match self.pack.deploy_for_approval(&self.select) {
             Ok(shown) => shown,
-            Err(error) => return self.finish(&command, Err(error)),
+            error @ Err(_) => return self.finish(&command, error, render::deployed),
         };
-        let token = shown.data["confirm_token"].as_str().map(ToOwned::to_owned);
-        let nothing = shown.plan.as_ref().is_none_or(|plan| plan.changes.is_empty());
-        let unadopted = !adopt && shown.plan.as_ref().is_some_and(|plan| plan.adoptions().next().is_some());
-        if nothing || unadopted {
+        let Planned { changes: plan, confirm_token: token, .. } = &shown.data;
+        let token = token.clone();
+        if plan.changes.is_empty() || (!adopt && plan.adoptions().next().is_some()) {
             // Nobody is asked, so nothing but this plan may be carried out.
-            return self.finish(&command, deploy(Some(Consent::Given), token));
+            return self.finish(&command, deploy(Some(Consent::Given), token), render::deployed);
         }
-        self.finish(&name(&["deploy"]), Ok(shown));
+        self.finish(&name(&["deploy"]), Ok(shown), render::deployed);
         self.show_lines();
         if !ask::yes("Apply changes?") {
             output::data_line("Aborted");
             return Exit::Ok;
         }
-        self.finish(&command, deploy(Some(Consent::Given), token))
+        self.finish(&command, deploy(Some(Consent::Given), token), render::deployed)
     }
 
     /// The lines that change, when they are few enough to be read before answering.
     fn show_lines(&self) {
         if let Ok(preview) = self.pack.preview(&self.select, true) {
-            output::coloured(&render::few_lines(&preview, Style::of_stdout(), self.program));
+            output::coloured(&render::few_lines(&preview.data, Style::of_stdout(), self.program));
         }
     }
 
@@ -202,9 +227,9 @@ impl Run<'_> {
         if !self.json && !self.yes && !self.select.dry_run {
             let dry = Select { dry_run: true, ..self.select.clone() };
             match self.pack.rollback(&dry, to, Consent::Missing) {
-                Err(error) => return self.finish(&command, Err(error)),
+                error @ Err(_) => return self.finish(&command, error, |data, _| render::rolled_back(data)),
                 Ok(answer) => {
-                    let count = answer.data["changes"].as_u64().unwrap_or(0);
+                    let count = answer.data.changes.unwrap_or(0);
                     if count > 0 && !ask::yes(&format!("Roll back {count} files to {to}?")) {
                         output::data_line("Aborted");
                         return Exit::Ok;
@@ -212,15 +237,18 @@ impl Run<'_> {
                 }
             }
         }
-        self.finish(&command, self.pack.rollback(&self.select, to, self.consent()))
+        let outcome = self.pack.rollback(&self.select, to, self.consent());
+        self.finish(&command, outcome, |data, _| render::rolled_back(data))
     }
 
     fn snapshots(&self, command: &SnapshotsCommand) -> Exit {
         match command {
-            SnapshotsCommand::List => self.finish(&name(&["snapshots", "list"]), self.pack.snapshots_list()),
+            SnapshotsCommand::List => {
+                self.finish(&name(&["snapshots", "list"]), self.pack.snapshots_list(), render::snapshots)
+            }
             SnapshotsCommand::Show { id, file: Some(file) } => self.replaced_content(id, file),
             SnapshotsCommand::Show { id, file: None } => {
-                self.finish(&name(&["snapshots", "show"]), self.pack.snapshots_show(id))
+                self.finish(&name(&["snapshots", "show"]), self.pack.snapshots_show(id), as_json)
             }
             SnapshotsCommand::Prune { keep } => {
                 let command = name(&["snapshots", "prune"]);
@@ -228,15 +256,16 @@ impl Run<'_> {
                 if !self.json && !self.yes && !self.select.dry_run {
                     let dry = Select { dry_run: true, ..self.select.clone() };
                     let answer = self.pack.snapshots_prune(&dry, prune, Consent::Missing);
-                    let count = answer
-                        .as_ref()
-                        .map_or(0, |answer| answer.data["removed"].as_array().map_or(0, Vec::len));
+                    let count = answer.map_or(0, |answer| answer.data.removed.len());
                     if count > 0 && !ask::yes(&format!("Remove {count} snapshots?")) {
                         output::data_line("Aborted");
                         return Exit::Ok;
                     }
                 }
-                self.finish(&command, self.pack.snapshots_prune(&self.select, prune, self.consent()))
+                let outcome = self.pack.snapshots_prune(&self.select, prune, self.consent());
+                self.finish(&command, outcome, |data, _| {
+                    format!("Removed {} snapshots, kept {}\n", data.removed.len(), data.kept)
+                })
             }
         }
     }
@@ -244,18 +273,16 @@ impl Run<'_> {
     /// Prints a kept content as it is; in an envelope it is text, or nothing when it is not text.
     fn replaced_content(&self, id: &str, file: &Path) -> Exit {
         let command = name(&["snapshots", "show"]);
-        match self.pack.snapshots_file(id, file) {
-            Ok(bytes) if !self.json => {
-                output::bytes(&bytes);
-                Exit::Ok
-            }
-            Ok(bytes) => {
-                let content = String::from_utf8(bytes).ok();
-                let data = json!({ "id": id, "path": file, "content": content });
-                self.finish(&command, Ok(Answer::new(data)))
-            }
-            Err(error) => self.finish(&command, Err(error)),
+        let outcome = self.pack.snapshots_file(id, file);
+        if let (Ok(bytes), false) = (&outcome, self.json) {
+            output::bytes(bytes);
+            return Exit::Ok;
         }
+        let outcome = outcome.map(|bytes| {
+            let content = String::from_utf8(bytes).ok();
+            Answer { data: json!({ "content": content, "id": id, "path": file }), warnings: Vec::new() }
+        });
+        self.finish(&command, outcome, as_json)
     }
 
     fn overlay(&self, command: OverlayCommand) -> Exit {
@@ -263,12 +290,15 @@ impl Run<'_> {
         match command {
             OverlayCommand::Path { module_id, scope } => {
                 let which = OverlayRef { module_id, scope: scope_of(scope) };
-                self.finish(&name(&["overlay", "path"]), self.pack.overlay_path(select, &which))
+                let outcome = self.pack.overlay_path(select, &which);
+                self.finish(&name(&["overlay", "path"]), outcome, |data, _| {
+                    format!("{}\n", data.overlay_dir.display())
+                })
             }
             OverlayCommand::Rebase { module_id, scope, sparsify } => {
                 let which = OverlayRef { module_id, scope: scope_of(scope) };
                 let outcome = self.pack.overlay_rebase(select, &which, sparsify, self.consent());
-                self.finish(&name(&["overlay", "rebase"]), outcome)
+                self.finish(&name(&["overlay", "rebase"]), outcome, |data, _| render::rebased(data))
             }
             OverlayCommand::Edit { module_id, scope, kind, project, sparse, materialize } => {
                 let scope = if project { OverlayScope::Project } else { scope_of(scope) };
@@ -276,14 +306,10 @@ impl Run<'_> {
                 let how = OverlayEdit { patch: kind.map(|kind| kind == KindArg::Patch), sparse, materialize };
                 let command = name(&["overlay", "edit"]);
                 let outcome = self.pack.overlay_edit(select, &which, how, self.consent());
-                let dir = outcome
-                    .as_ref()
-                    .ok()
-                    .and_then(|answer| answer.data["overlay_dir"].as_str())
-                    .map(ToOwned::to_owned);
-                let exit = self.finish(&command, outcome);
+                let dir = outcome.as_ref().ok().map(|answer| answer.data.overlay_dir.clone());
+                let exit = self.finish(&command, outcome, |data, _| render::overlay_edited(data));
                 match dir {
-                    Some(dir) if !self.json && !select.dry_run => self.edit(Path::new(&dir)).unwrap_or(exit),
+                    Some(dir) if !self.json && !select.dry_run => self.edit(&dir).unwrap_or(exit),
                     _ => exit,
                 }
             }
@@ -302,7 +328,8 @@ impl Run<'_> {
             Err(error) => format!("the editor `{editor}` could not be started: {error}"),
         };
         let error = PackError::new(Code::EditorFailed, why).detail("overlay_dir", dir.display().to_string());
-        Some(self.finish(&name(&["overlay", "edit"]), Err(error)))
+        let command = name(&["overlay", "edit"]);
+        Some(self.finish(&command, Err(error), |data, _| render::overlay_edited(data)))
     }
 
     fn help(&self, markdown: bool) -> Exit {
@@ -311,23 +338,20 @@ impl Run<'_> {
             return Exit::Ok;
         }
         if self.json {
-            return self.finish(&name(&["help"]), Ok(self.pack.help(&help::globals(), &help::rows())));
+            let answer = self.pack.help(help::globals(), help::rows());
+            return self.finish(&name(&["help"]), Ok(answer), as_json);
         }
         output::data(&help::text());
         Exit::Ok
     }
 
-    /// [`finish`](Self::finish), ending with its own code when something would change and that was asked.
-    fn finish_checking(&self, command: &CommandName, outcome: Outcome, exit_code: bool) -> Exit {
-        let differs = outcome.as_ref().is_ok_and(|answer| render::differs(&answer.data));
-        match self.finish(command, outcome) {
-            Exit::Ok if exit_code && differs => Exit::WouldChange,
-            exit => exit,
-        }
-    }
-
-    /// Shows the outcome of a command, once.
-    fn finish(&self, command: &CommandName, outcome: Outcome) -> Exit {
+    /// Shows the outcome of a command, once: as an envelope, or as the `text` of its answer.
+    fn finish<T: Serialize>(
+        &self,
+        command: &CommandName,
+        outcome: Outcome<T>,
+        text: impl FnOnce(&T, Style) -> String,
+    ) -> Exit {
         self.bar.clear();
         let exit = if outcome.is_ok() { Exit::Ok } else { Exit::Failed };
         if self.json {
@@ -340,7 +364,7 @@ impl Run<'_> {
                 for warning in &answer.warnings {
                     output::coloured_talk(&format!("{} {warning}", talk.yellow("Warning:")));
                 }
-                output::coloured(&render::answer(command, &answer, Style::of_stdout(), self.program));
+                output::coloured(&text(&answer.data, Style::of_stdout()));
             }
             Err(error) => {
                 for warning in error.warnings() {
@@ -351,6 +375,19 @@ impl Run<'_> {
         }
         exit
     }
+}
+
+/// How a command ends that was asked to tell whether anything would change.
+fn exit_code(exit: Exit, differs: bool) -> Exit {
+    match exit {
+        Exit::Ok if differs => Exit::WouldChange,
+        exit => exit,
+    }
+}
+
+/// An answer that has no better form than its data.
+fn as_json<T: Serialize>(data: &T, _: Style) -> String {
+    serde_json::to_value(data).map(|data| format!("{data:#}\n")).unwrap_or_default()
 }
 
 fn name(path: &[&'static str]) -> CommandName {

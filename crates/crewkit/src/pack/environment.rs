@@ -1,5 +1,6 @@
 //! Reads the surroundings of the pack service: the one place where its environment variables are looked at.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,14 +16,33 @@ pub fn service(limits: Limits) -> Result<Pack, Failure> {
     Ok(Pack::new(environment(limits, Arc::new(Silent))?))
 }
 
+/// The pack service of an asker, by its environment and working directory.
+pub fn service_of(
+    limits: Limits,
+    variables: &BTreeMap<String, String>,
+    directory: &Path,
+) -> Result<Pack, Failure> {
+    let var = |name: &str| variables.get(name).cloned();
+    Ok(Pack::new(environment_of(limits, Arc::new(Silent), var, directory.to_owned())?))
+}
+
 /// The surroundings of this process.
 pub(super) fn environment(limits: Limits, progress: Arc<dyn Progress>) -> Result<Env, Failure> {
-    let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let cwd = std::env::current_dir()
+        .map_err(|error| Failure::new(Code::StateUnusable, format!("the working directory: {error}")))?;
+    environment_of(limits, progress, |name| std::env::var(name).ok(), cwd)
+}
+
+fn environment_of(
+    limits: Limits,
+    progress: Arc<dyn Progress>,
+    variable: impl Fn(&str) -> Option<String>,
+    cwd: PathBuf,
+) -> Result<Env, Failure> {
+    let var = |name: &str| variable(name).filter(|value| !value.is_empty());
     let home = var("HOME").map(PathBuf::from).or_else(std::env::home_dir);
     let home =
         home.ok_or_else(|| Failure::new(Code::SettingInvalid, "no home directory is known; set HOME"))?;
-    let cwd = std::env::current_dir()
-        .map_err(|error| Failure::new(Code::StateUnusable, format!("the working directory: {error}")))?;
     let agentpack_home = match var("AGENTPACK_HOME") {
         Some(text) => cwd.join(expand(&text, &home)),
         None => home.join(".agentpack"),

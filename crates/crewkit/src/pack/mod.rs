@@ -1,13 +1,11 @@
 //! The pack commands, as `crewkit pack …` and as the program `agentpack`.
 
 pub mod args;
-mod ask;
 mod dispatch;
 mod environment;
 mod help;
 mod progress;
 mod render;
-mod style;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,7 +21,7 @@ use crate::exit::Exit;
 use crate::{home, output};
 use args::{Agentpack, PackArgs};
 
-pub use environment::service;
+pub use environment::{service, service_of};
 
 /// Runs `agentpack` with the process's arguments.
 pub fn main() -> ExitCode {

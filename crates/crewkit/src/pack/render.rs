@@ -1,57 +1,20 @@
 //! Answers for people.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crewkit_pack::PackError;
-use crewkit_pack::envelope::{Answer, CommandName};
+use crewkit_pack::commands::{
+    Explained, Fetched, Health, ModulesLocked, OverlayEdited, OverlayRebased, Planned, Preview, PreviewPlan,
+    RolledBack, Snapshots, Status, UpdateDetail, Updated,
+};
+use crewkit_pack::plan::status::{self, Kind};
+use crewkit_pack::plan::{Op, Owner, Plan, Summary};
 use serde_json::Value;
 
-use super::style::Style;
+use crate::style::Style;
 
 /// More changed files than this are listed, not shown line by line, before a question.
 const FEW: usize = 20;
-
-/// Whether a plan or status says that something would change.
-pub(super) fn differs(data: &Value) -> bool {
-    let summary = data.get("summary").or_else(|| data.get("plan")?.get("summary"));
-    summary.and_then(Value::as_object).is_some_and(|counts| counts.values().any(|count| count != 0))
-}
-
-/// The text of an answer.
-pub(super) fn answer(command: &CommandName, answer: &Answer, style: Style, program: &str) -> String {
-    let data = &answer.data;
-    match command.path.as_slice() {
-        ["plan"] => plan(data, answer, style) + &hint_after_plan(data, style, program),
-        ["diff" | "preview"] => plan(&data["plan"], answer, style) + &lines(&data["diff"], style),
-        ["deploy"] => deploy(data, answer, style),
-        ["status"] => status(data, style),
-        ["doctor"] => doctor(data, style),
-        ["explain", _] => explain(data),
-        ["rollback"] => rollback(data),
-        ["snapshots", "list"] => snapshots(data, style),
-        ["overlay", "path"] => line(&data["overlay_dir"]),
-        ["overlay", "rebase"] => rebase(data),
-        ["overlay", "edit"] => {
-            let word = if data["created"] == true { "Created" } else { "Overlay" };
-            format!("{word} {}\n", text(&data["overlay_dir"]))
-        }
-        ["init"] => format!("Initialized {}\n", text(&data["repo"])),
-        ["add"] => format!("Added {} to {}\n", text(&data["module_id"]), text(&data["manifest"])),
-        ["remove"] => format!("Removed {} from {}\n", text(&data["module_id"]), text(&data["manifest"])),
-        ["lock"] => format!("Locked {} modules in {}\n", data["modules"], text(&data["lockfile"])),
-        ["fetch"] => {
-            format!("Fetched {} git modules into {}\n", data["git_modules_fetched"], text(&data["store"]))
-        }
-        ["update"] => update(data),
-        ["snapshots", "prune"] => format!(
-            "Removed {} snapshots, kept {}\n",
-            data["removed"].as_array().map_or(0, Vec::len),
-            data["kept"]
-        ),
-        _ => format!("{data:#}\n"),
-    }
-}
 
 /// What went wrong, and what to do next.
 pub(super) fn error(error: &PackError, style: Style) -> String {
@@ -67,124 +30,73 @@ pub(super) fn error(error: &PackError, style: Style) -> String {
     shown
 }
 
-/// The lines of a preview when they are few, else how to see them.
-pub(super) fn few_lines(preview: &Answer, style: Style, program: &str) -> String {
-    let count = preview.data["diff"]["files"].as_array().map_or(0, Vec::len);
-    match count {
-        0 => String::new(),
-        count if count <= FEW => lines(&preview.data["diff"], style),
-        count => format!("\n{count} files change; `{program} preview --diff` shows the lines.\n"),
+/// A plan and what to do with it; `program` is how the person started the command.
+pub(super) fn planned(planned: &Planned, style: Style, program: &str) -> String {
+    let mut out = plan(&planned.changes, planned.summary, style);
+    if planned.summary.is_empty() {
+        return out;
+    }
+    out += &style.dim(&format!("\nNext: {program} preview --diff, then {program} deploy --apply\n"));
+    out
+}
+
+pub(super) fn deployed(deployed: &Planned, style: Style) -> String {
+    let shown = || plan(&deployed.changes, deployed.summary, style);
+    match (&deployed.snapshot_id, deployed.reason) {
+        (Some(id), _) => format!("{}Applied. Snapshot: {id}\n", shown()),
+        (None, Some(_)) => "No changes\n".to_owned(),
+        (None, None) => shown(),
     }
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
+pub(super) fn preview(preview: &Preview, style: Style) -> String {
+    let shown = plan(&preview.plan.changes, preview.plan.summary, style);
+    shown + &preview.diff.as_ref().map_or_else(String::new, |diff| lines(diff, style))
 }
 
-fn line(value: &Value) -> String {
-    format!("{}\n", text(value))
+/// The lines of a preview when they are few, else how to see them.
+pub(super) fn few_lines(preview: &Preview, style: Style, program: &str) -> String {
+    match &preview.diff {
+        Some(diff) if diff.changes.changes.len() <= FEW => lines(diff, style),
+        Some(diff) => {
+            let count = diff.changes.changes.len();
+            format!("\n{count} files change; `{program} preview --diff` shows the lines.\n")
+        }
+        None => String::new(),
+    }
 }
 
-/// One change, as people see it.
-struct Row<'a> {
-    target: &'a str,
-    path: Cow<'a, str>,
-    op: &'a str,
-    update_kind: &'a str,
-    reason: &'a str,
-}
-
-/// The changes of an answer: typed where there can be many, from the data where they are part of something larger.
-fn rows<'a>(data: &'a Value, answer: &'a Answer) -> Vec<Row<'a>> {
-    let Some(plan) = &answer.plan else {
-        let changes = data["changes"].as_array().into_iter().flatten();
-        return changes
-            .map(|change| Row {
-                target: text(&change["target"]),
-                path: text(&change["path"]).into(),
-                op: text(&change["op"]),
-                update_kind: text(&change["update_kind"]),
-                reason: text(&change["reason"]),
-            })
-            .collect();
-    };
-    plan.changes
-        .iter()
-        .map(|change| Row {
-            target: plan.target(change),
-            path: plan.place(change).display().to_string().into(),
-            op: change.op.name(),
-            update_kind: change.op.update_kind().unwrap_or_default(),
-            reason: change.reason,
-        })
-        .collect()
-}
-
-fn plan(data: &Value, answer: &Answer, style: Style) -> String {
-    let summary = &data["summary"];
-    let count = |key: &str| summary[key].as_u64().unwrap_or(0);
+fn plan(plan: &Plan, summary: Summary, style: Style) -> String {
     let mut out = format!(
         "Plan: {} {} {}\n",
-        style.green(&format!("+{}", count("create"))),
-        style.yellow(&format!("~{}", count("update"))),
-        style.red(&format!("-{}", count("delete")))
+        style.green(&format!("+{}", summary.create)),
+        style.yellow(&format!("~{}", summary.update)),
+        style.red(&format!("-{}", summary.delete))
     );
     let mut group = None;
-    for row in rows(data, answer) {
-        let (target, path) = (row.target, &*row.path);
-        let root = root_of(answer, target, path);
-        if group != Some((target, root)) {
-            let _ = writeln!(out, "\n{} {root}", style.bold(target));
-            group = Some((target, root));
+    for change in &plan.changes {
+        if group != Some(change.root) {
+            let root = plan.roots.get(change.root).map(|root| root.path.display().to_string());
+            let _ = writeln!(out, "\n{} {}", style.bold(plan.target(change)), root.unwrap_or_default());
+            group = Some(change.root);
         }
-        let shown = path.strip_prefix(root).map_or(path, |rest| rest.trim_start_matches('/'));
-        let (sign, note) = match (row.op, row.update_kind) {
-            ("create", _) => (style.green("+"), String::new()),
-            ("delete", _) => (style.red("-"), String::new()),
-            (_, "adopt_update") => (style.red("!"), style.dim("  not managed yet: needs --adopt")),
-            _ => (style.yellow("~"), style.dim(&format!("  {}", row.reason))),
+        let (sign, note) = match change.op {
+            Op::Create => (style.green("+"), String::new()),
+            Op::Delete => (style.red("-"), String::new()),
+            Op::Update(Owner::User) => (style.red("!"), style.dim("  not managed yet: needs --adopt")),
+            Op::Update(Owner::Us) => (style.yellow("~"), style.dim(&format!("  {}", change.reason))),
         };
-        let _ = writeln!(out, "  {sign} {shown}{note}");
+        let _ = writeln!(out, "  {sign} {}{note}", change.path);
     }
     out
 }
 
-/// The deepest root of the target that a path lies in.
-fn root_of<'a>(answer: &'a Answer, target: &str, path: &str) -> &'a str {
-    answer
-        .roots
-        .iter()
-        .filter(|(owner, root)| owner == target && path.starts_with(root.as_str()))
-        .map(|(_, root)| root.as_str())
-        .max_by_key(|root| root.len())
-        .unwrap_or_default()
-}
-
-fn hint_after_plan(data: &Value, style: Style, program: &str) -> String {
-    if differs(data) {
-        style.dim(&format!("\nNext: {program} preview --diff, then {program} deploy --apply\n"))
-    } else {
-        String::new()
-    }
-}
-
-fn deploy(data: &Value, answer: &Answer, style: Style) -> String {
-    if let Some(id) = data["snapshot_id"].as_str() {
-        return format!("{}Applied. Snapshot: {id}\n", plan(data, answer, style));
-    }
-    if data["reason"] == "no_changes" {
-        return "No changes\n".to_owned();
-    }
-    plan(data, answer, style)
-}
-
-fn lines(diff: &Value, style: Style) -> String {
+fn lines(diff: &PreviewPlan, style: Style) -> String {
     let mut out = String::new();
-    for file in diff["files"].as_array().into_iter().flatten() {
-        let place = format!("{}/{}", text(&file["root"]), text(&file["path"]));
-        let title = format!("=== {} {place} ===", text(&file["target"]));
+    for file in diff.files.iter().flatten() {
+        let title = format!("=== {} {}/{} ===", file.target, file.root.display(), file.path);
         let _ = writeln!(out, "\n{}", style.bold(&title));
-        match file["unified"].as_str() {
+        match &file.unified {
             Some(unified) => {
                 for line in unified.lines() {
                     let painted = match line.as_bytes() {
@@ -197,7 +109,7 @@ fn lines(diff: &Value, style: Style) -> String {
                     let _ = writeln!(out, "{painted}");
                 }
             }
-            None if file["op"] == "delete" => {
+            None if file.op == Op::Delete => {
                 let _ = writeln!(out, "{}", style.red("(deleted)"));
             }
             None => {
@@ -208,36 +120,31 @@ fn lines(diff: &Value, style: Style) -> String {
     out
 }
 
-fn counts(summary: &Value) -> String {
-    format!("modified={} missing={} extra={}", summary["modified"], summary["missing"], summary["extra"])
-}
-
-fn status(data: &Value, style: Style) -> String {
-    let drift: Vec<&Value> = data["drift"].as_array().into_iter().flatten().collect();
-    let mut out = if drift.is_empty() {
+pub(super) fn status(status: &Status, style: Style) -> String {
+    let counts = |summary: status::Summary| {
+        format!("modified={} missing={} extra={}", summary.modified, summary.missing, summary.extra)
+    };
+    let mut out = if status.drift.is_empty() {
         "No drift\n".to_owned()
     } else {
-        format!("Drift ({}):\nSummary: {}\n", drift.len(), counts(&data["summary"]))
+        format!("Drift ({}):\nSummary: {}\n", status.drift.len(), counts(status.summary))
     };
-    for root in data["summary_by_root"].as_array().into_iter().flatten() {
-        let (target, path) = (&root["target"], &root["root"]);
-        let _ = writeln!(out, "Root: {} ({}) {}", text(path), text(target), counts(&root["summary"]));
-        for item in drift.iter().filter(|item| item["root"] == *path && item["target"] == *target) {
-            let kind = text(&item["kind"]);
-            let painted = match kind {
-                "missing" => style.red(kind),
-                "modified" => style.yellow(kind),
-                _ => style.cyan(kind),
+    for row in &status.summary_by_root {
+        let _ = writeln!(out, "Root: {} ({}) {}", row.root.display(), row.target, counts(row.summary));
+        let is_here = |item: &&status::Drift| *item.root == *row.root && item.target == row.target;
+        for item in status.drift.iter().filter(is_here) {
+            let painted = match item.kind {
+                Kind::Missing => style.red(item.kind.name()),
+                Kind::Modified => style.yellow(item.kind.name()),
+                Kind::Extra => style.cyan(item.kind.name()),
             };
-            let _ = writeln!(out, "- {painted} {}", text(&item["path"]));
+            let _ = writeln!(out, "- {painted} {}", item.path.display());
         }
     }
-    out + &next_actions(data)
+    out + &next_actions(&status.next_actions)
 }
 
-fn next_actions(data: &Value) -> String {
-    let actions: Vec<&str> =
-        data["next_actions"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+fn next_actions(actions: &[String]) -> String {
     if actions.is_empty() {
         return String::new();
     }
@@ -249,113 +156,99 @@ fn next_actions(data: &Value) -> String {
     })
 }
 
-fn doctor(data: &Value, style: Style) -> String {
-    let mut out = format!("Machine ID: {}\n", text(&data["machine_id"]));
-    for root in data["roots"].as_array().into_iter().flatten() {
-        let issues: Vec<&str> =
-            root["issues"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let state = if issues.is_empty() { style.green("ok") } else { style.yellow("issues") };
-        let _ = writeln!(out, "- {} {} ({state})", text(&root["target"]), text(&root["root"]));
-        for issue in issues {
+pub(super) fn doctor(health: &Health, style: Style) -> String {
+    let mut out = format!("Machine ID: {}\n", health.machine_id);
+    for check in &health.roots {
+        let state = if check.issues.is_empty() { style.green("ok") } else { style.yellow("issues") };
+        let _ = writeln!(out, "- {} {} ({state})", check.target, check.root.display());
+        for issue in &check.issues {
             let _ = writeln!(out, "  - issue: {issue}");
         }
-        if let Some(suggestion) = root["suggestion"].as_str() {
+        if let Some(suggestion) = &check.suggestion {
             let _ = writeln!(out, "  - suggestion: {suggestion}");
         }
     }
-    for fix in data["gitignore_fixes"].as_array().into_iter().flatten() {
-        let _ = writeln!(out, "Updated {}", text(&fix["gitignore_path"]));
+    for fix in &health.gitignore_fixes {
+        let _ = writeln!(out, "Updated {}", fix.gitignore_path.display());
     }
-    out + &next_actions(data)
+    out + &next_actions(&health.next_actions)
 }
 
-fn explain(data: &Value) -> String {
+pub(super) fn explained(explained: &Explained) -> String {
     let mut out = String::new();
-    let items = data["changes"].as_array().or_else(|| data["drift"].as_array());
-    for item in items.into_iter().flatten() {
-        let what = item["op"].as_str().or_else(|| item["kind"].as_str()).unwrap_or_default();
-        let _ = writeln!(out, "{what} {} {}", text(&item["target"]), text(&item["path"]));
-        for module in item["modules"].as_array().into_iter().flatten() {
-            match module.as_str() {
-                Some(id) => {
-                    let _ = writeln!(out, "  - {id}");
-                }
-                None => {
-                    let _ = writeln!(
-                        out,
-                        "  - {} ({}) {}",
-                        text(&module["module_id"]),
-                        text(&module["layer"]),
-                        text(&module["module_path"])
-                    );
-                }
-            }
+    for change in explained.changes.iter().flatten() {
+        let _ = writeln!(out, "{} {} {}", change.op.name(), change.target, change.path.display());
+        for module in &change.modules {
+            let path = module.module_path.as_deref().unwrap_or_default();
+            let _ = writeln!(out, "  - {} ({}) {path}", module.module_id, module.layer);
+        }
+    }
+    for item in explained.drift.iter().flatten() {
+        let _ = writeln!(out, "{} {} {}", item.kind.name(), item.target, item.path.display());
+        for id in item.modules.iter() {
+            let _ = writeln!(out, "  - {id}");
         }
     }
     if out.is_empty() { "Nothing to explain\n".to_owned() } else { out }
 }
 
-fn rollback(data: &Value) -> String {
-    let to = text(&data["rolled_back_to"]);
-    match data["event_snapshot_id"].as_str() {
-        Some(event) => format!("Rolled back to snapshot {to}. Event: {event}\n"),
-        None => match data["changes"].as_u64() {
-            Some(count) => format!("Would roll back {count} files to snapshot {to}\n"),
-            None => "No changes\n".to_owned(),
-        },
+pub(super) fn rolled_back(rolled_back: &RolledBack) -> String {
+    let to = &rolled_back.rolled_back_to;
+    match (&rolled_back.event_snapshot_id, rolled_back.changes) {
+        (Some(event), _) => format!("Rolled back to snapshot {to}. Event: {event}\n"),
+        (None, Some(count)) => format!("Would roll back {count} files to snapshot {to}\n"),
+        (None, None) => "No changes\n".to_owned(),
     }
 }
 
-fn snapshots(data: &Value, style: Style) -> String {
+pub(super) fn snapshots(list: &Snapshots, style: Style) -> String {
     let mut out = String::new();
-    for snapshot in data["snapshots"].as_array().into_iter().flatten() {
-        let counts = &snapshot["counts"];
-        let targets: Vec<&str> =
-            snapshot["targets"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for snapshot in &list.snapshots {
+        let counts = snapshot.counts;
         let _ = writeln!(
             out,
             "{}  {}  {:8} +{} ~{} -{}  {}",
-            style.bold(text(&snapshot["id"])),
-            text(&snapshot["created_at"]),
-            text(&snapshot["kind"]),
-            counts["create"],
-            counts["update"],
-            counts["delete"],
-            targets.join(", ")
+            style.bold(&snapshot.id),
+            snapshot.created_at,
+            snapshot.kind.name(),
+            counts.create,
+            counts.update,
+            counts.delete,
+            snapshot.targets.join(", ")
         );
     }
     if out.is_empty() { "No snapshots\n".to_owned() } else { out }
 }
 
-fn rebase(data: &Value) -> String {
-    let summary = &data["report"]["summary"];
+pub(super) fn overlay_edited(edited: &OverlayEdited) -> String {
+    let word = if edited.created { "Created" } else { "Overlay" };
+    format!("{word} {}\n", edited.overlay_dir.display())
+}
+
+pub(super) fn rebased(rebased: &OverlayRebased) -> String {
+    let summary = rebased.report.summary;
     format!(
         "Rebased {}: {} updated, {} deleted, {} unchanged\n",
-        text(&data["overlay_dir"]),
-        summary["updated_files"],
-        summary["deleted_files"],
-        summary["skipped_files"]
+        rebased.overlay_dir.display(),
+        summary.updated_files,
+        summary.deleted_files,
+        summary.skipped_files
     )
 }
 
-fn update(data: &Value) -> String {
-    let mut out = String::new();
-    for step in data["steps"].as_array().into_iter().flatten() {
-        let detail = &step["detail"];
-        match text(&step["name"]) {
-            "lock" => {
-                let _ =
-                    writeln!(out, "Locked {} modules in {}", detail["modules"], text(&detail["lockfile"]));
-            }
-            _ => {
-                let _ = writeln!(
-                    out,
-                    "Fetched {} git modules into {}",
-                    detail["git_modules_fetched"],
-                    text(&detail["store"])
-                );
-            }
-        }
-    }
+pub(super) fn locked(locked: &ModulesLocked) -> String {
+    format!("Locked {} modules in {}\n", locked.modules, locked.lockfile.display())
+}
+
+pub(super) fn fetched(fetched: &Fetched) -> String {
+    format!("Fetched {} git modules into {}\n", fetched.git_modules_fetched, fetched.store.display())
+}
+
+pub(super) fn updated(updated: &Updated) -> String {
+    let text = |detail: &UpdateDetail| match detail {
+        UpdateDetail::Lock(detail) => locked(detail),
+        UpdateDetail::Fetch(detail) => fetched(detail),
+    };
+    let out: String = updated.steps.iter().map(|step| text(&step.detail)).collect();
     if out.is_empty() { "Nothing to do\n".to_owned() } else { out }
 }

@@ -28,7 +28,7 @@ fn mistakes_are_told_with_a_code_and_a_next_step() {
     let home = tempfile::tempdir().unwrap();
     for (arguments, code, expected) in [
         (&["mcp", "--toolsets", "nope"][..], 2, "known are pack, fleet and agents"),
-        (&["mcp", "--exclude-tools", "nope"], 2, "unknown tool `nope`"),
+        (&["mcp", "--exclude-tools", "nope"], 2, "Unknown tool `nope`"),
         (&["serve", "--listen", "0.0.0.0:0"], 1, "error[E_LISTEN_REFUSED]"),
         (&["serve", "--listen", "[::]:0"], 1, "error[E_LISTEN_REFUSED]"),
         (&["serve", "--listen", "nowhere"], 1, "error[E_SETTING_INVALID]"),

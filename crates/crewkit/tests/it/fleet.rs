@@ -44,6 +44,7 @@ impl Ground {
     /// Runs a command off the threads of the simulated Coder: exit code, answer, and what was said besides.
     async fn run(&self, arguments: &[&str]) -> (i32, Value, String) {
         let mut command = self.command(arguments);
+        command.arg("--json");
         let (code, out, err) = tokio::task::spawn_blocking(move || output(&mut command)).await.unwrap();
         (code, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}")), err)
     }
@@ -135,11 +136,14 @@ async fn people_see_tables_and_programs_see_json() {
     let (ground, sim) = Ground::on_coder().await;
     sim.world().add_agent("papi").report(5, "idle", "looked around", "");
     let list = ground.seen(&["list"]).await;
-    assert_eq!(list, "NAME  STATUS  ROLE   PROJECT  TASK\npapi  idle    Coder  Setup    looked around\n");
+    assert_eq!(
+        list,
+        "AGENT  STATUS  TASK           ROLE   PROJECT\npapi   ○ idle  looked around  Coder  Setup\n1 agent.\n"
+    );
     let shown = ground.seen(&["show", "papi"]).await;
     assert!(shown.contains("name: papi\n") && shown.contains("status: idle\n"), "{shown}");
     let history = ground.seen(&["history", "papi"]).await;
-    assert!(history.starts_with("BEGUN") && history.contains("looked around"), "{history}");
+    assert!(history.starts_with("AGE") && history.contains("looked around"), "{history}");
     let projects = ground.seen(&["projects"]).await;
     assert!(
         projects.starts_with("PROJECT  TEMPLATE") && projects.contains("setup-devcontainer"),
@@ -149,6 +153,9 @@ async fn people_see_tables_and_programs_see_json() {
     assert!(roles.starts_with("ROLE") && roles.contains("Operator"), "{roles}");
     let refused = ground.seen(&["show", "nobody"]).await;
     assert!(refused.starts_with("error[not_found]: Agent 'nobody' does not exist"), "{refused}");
+    assert!(refused.ends_with("\n  next: crewkit fleet list\n"), "{refused}");
+    let near = ground.seen(&["show", "pappi"]).await;
+    assert!(near.contains("Did you mean `papi`?"), "{near}");
     let json = ground.seen(&["--json", "list"]).await;
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["total_count"], 1);
     assert!(!(list + &shown + &history + &refused + &json).contains("CANARY"));
@@ -172,9 +179,12 @@ async fn a_pack_of_this_machine_is_the_kit_of_agents_on_coder() {
     sim.world().finish_builds();
     let (code, out, err) = creating.await.unwrap();
     assert_eq!(code, 0, "{out}{err}");
-    assert!(out.contains("its kit goes in") && err.contains("waiting for the workspace"), "{out}{err}");
+    assert!(out.contains("its kit goes in"), "{out}{err}");
     let file = work.join("AGENTS.md");
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "Be kind.\n");
+    // The server brings it when the workspace is there.
+    while std::fs::read_to_string(&file).unwrap_or_default() != "Be kind.\n" {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     assert_eq!(ground.answer(&["show", "papi"]).await["agent"]["kit"]["drift_count"], 0);
 
     write_pack(&ground.home(), "Be brief.\n");
@@ -210,7 +220,10 @@ async fn a_coder_with_a_private_authority_can_be_used() {
     let settings = format!("[fleet.coder]\nca_file = {:?}\n", ca.display().to_string());
     std::fs::write(ground.home().join("crewkit.toml"), settings).unwrap();
     assert_eq!(names(&ground.answer(&["list"]).await, "agents"), ["papi"]);
-    std::fs::write(&ca, "nothing").unwrap();
+    let wrong = ground.root.path().join("wrong.pem");
+    std::fs::write(&wrong, "nothing").unwrap();
+    let settings = format!("[fleet.coder]\nca_file = {:?}\n", wrong.display().to_string());
+    std::fs::write(ground.home().join("crewkit.toml"), settings).unwrap();
     let mut command = ground.command(&["list"]);
     let (code, _, err) = tokio::task::spawn_blocking(move || output(&mut command)).await.unwrap();
     assert!(code != 0 && err.contains("E_SETTING_INVALID") && err.contains("not PEM"), "{err}");
@@ -247,11 +260,12 @@ async fn every_command_works_on_this_machine() {
     assert_eq!(ground.answer(&["restart", "papi"]).await["agent_name"], "papi");
     ground.refusal(&["show", "nobody"], 404).await;
     let list = ground.seen(&["list"]).await;
-    assert!(list.starts_with("NAME  STATUS") && list.contains("sony"), "{list}");
+    assert!(list.starts_with("AGENT  STATUS") && list.contains("sony"), "{list}");
     for agent in ["papi", "sony"] {
         assert_eq!(ground.answer(&["delete", agent]).await["deleted_agent"]["name"], agent);
     }
     assert_eq!(ground.answer(&["list"]).await["total_count"], 0);
+    assert!(ground.seen(&["list"]).await.starts_with("No agents yet. Create one:\n  crewkit fleet create"));
 }
 
 /// A running `crewkit metadata serve`.
@@ -341,7 +355,9 @@ async fn metadata_is_served_with_and_without_task() {
     }
     let empty = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::start(empty.path(), &path);
-    assert_eq!(endpoint.get("/metadata").await, (200, json!({"data": {}, "meta": {"version": "1.0"}})));
+    let nothing = json!({"branch": null, "sha": null, "dirty": null});
+    let answer = json!({"data": {}, "meta": {"version": "1.0"}, "git": nothing});
+    assert_eq!(endpoint.get("/metadata").await, (200, answer));
 }
 
 /// A web page that has its own name resolve to this machine, or that sends requests here from elsewhere, learns nothing and

@@ -20,7 +20,7 @@ use crewkit_testkit::pty::Pty;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Served, crewkit};
+use crate::support::{Served, crewkit, output};
 use attacks::{ATTACKS, Attack, Call, KIT, Where};
 
 /// Long enough for any machine; only a hang reaches it.
@@ -467,15 +467,15 @@ async fn nothing_outlives_a_server_that_is_killed() {
 }
 
 /// Whether this process, and with it whatever it starts, ignores a signal.
-fn is_ignored(signal: rustix::process::Signal) -> bool {
+pub(crate) fn is_ignored(signal: rustix::process::Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     u64::from_str_radix(mask, 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
 }
 
-/// A contract that is carried out without a server ends with the command, whatever ends that.
+/// What a command started goes on without it, whatever ends the command, and ends with the server.
 #[tokio::test]
-async fn nothing_outlives_a_command_that_is_interrupted() {
+async fn nothing_of_a_command_that_is_interrupted_outlives_its_server() {
     use rustix::process::{Pid, Signal, kill_process};
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL] {
         if is_ignored(signal) {
@@ -489,11 +489,14 @@ async fn nothing_outlives_a_command_that_is_interrupted() {
         std::fs::write(home.path().join("crewkit.toml"), driver).unwrap();
         let script = format!("{RUNAWAYS} sleep 0.2; touch ready; sleep 97531");
         let mut command = crewkit(home.path());
-        command.args(["agent", "start", &script, "--driver", "shell", "--dir"]).arg(work.path());
+        command.args(["run", &script, "--driver", "shell", "--dir"]).arg(work.path());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         eventually("the driver is at work", || work.path().join("ready").exists()).await;
         kill_process(Pid::from_child(&child), signal).unwrap();
         child.wait().unwrap();
+        assert!(!processes_in(work.path()).is_empty(), "the run goes on");
+        let (code, _, err) = output(crewkit(home.path()).args(["stop", "--yes"]));
+        assert_eq!(code, 0, "{err}");
         eventually("nothing is left", || processes_in(work.path()).is_empty()).await;
     }
 }

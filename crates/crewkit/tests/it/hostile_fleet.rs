@@ -63,7 +63,7 @@ impl Ground {
     /// `crewkit fleet` with these arguments: what it answers.
     fn fleet(&self, arguments: &[&str]) -> Value {
         let mut command: Command = crewkit(&self.path("home"));
-        command.arg("fleet").args(arguments).env("CREWKIT_SERVER", &self.served.base);
+        command.args(["--json", "fleet"]).args(arguments).env("CREWKIT_SERVER", &self.served.base);
         let (code, out, err) = output(&mut command);
         assert_eq!(code, 0, "{arguments:?}: {out} {err}");
         serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"))
@@ -244,7 +244,7 @@ fn pipes_in_place_of_kit_files_hold_nobody_up() {
             assert!(papi["drift_count"].as_u64() > Some(0) || papi["error"].is_string(), "{drift:#}");
             assert_eq!((&row("sony")["drift_count"], &row("sony")["error"]), (&json!(0), &Value::Null));
             let mut equip = crewkit(&ground.path("home"));
-            equip.args(["fleet", "equip", "--all"]).env("CREWKIT_SERVER", &ground.served.base);
+            equip.args(["--json", "fleet", "equip", "--all"]).env("CREWKIT_SERVER", &ground.served.base);
             let (_, out, err) = output(&mut equip);
             let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
             let sony = report["agents"].as_array().unwrap().iter().find(|row| row["agent_name"] == "sony");

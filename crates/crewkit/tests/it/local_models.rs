@@ -78,12 +78,8 @@ async fn lives(
     assert!(task.to_string().contains("It is written."), "{history}");
     assert!(log.to_string().contains(MADE), "{log:#}");
     let shown = mcp.call("show_agent", json!({"agent_name": "papi"})).await["agent"].clone();
-    let metadata = |name: &str| shown["metadata"][name]["value"].clone();
-    assert_eq!(
-        (metadata("git_branch"), metadata("git_dirty")),
-        (json!("crewkit/papi"), json!(true)),
-        "{shown}"
-    );
+    let git = &shown["git"];
+    assert_eq!((&git["branch"], &git["dirty"]), (&json!("crewkit/papi"), &json!(true)), "{shown}");
     let message = created["message"].as_str().unwrap();
     let workspace = message.split("it works in ").nth(1).and_then(|rest| rest.split(" on branch").next());
     let made = std::fs::read_to_string(Path::new(workspace.unwrap()).join(MADE)).unwrap();

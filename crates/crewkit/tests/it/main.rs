@@ -1,8 +1,9 @@
 //! The built binaries, as a person or a client starts them.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod agent;
 mod cli;
+#[cfg(target_os = "linux")]
+mod client;
 mod conformance_absent;
 mod doors;
 mod equip_kill;
@@ -12,7 +13,10 @@ mod hostile;
 mod hostile_fleet;
 mod local_models;
 mod pack;
+mod runs;
 mod serve;
+#[cfg(target_os = "linux")]
+mod server;
 mod stdio;
 mod support;
 mod walk;

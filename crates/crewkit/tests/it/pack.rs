@@ -178,6 +178,60 @@ fn a_deploy_asks_first_and_no_answer_is_no() {
     assert!(home.path("proj/AGENTS.md").exists());
 }
 
+/// A plan of which nobody was asked is the only one that may be carried out without a question. Here something changes
+/// between the plan that is shown and the one under the lock: git is asked for its refs by both, and the second time the
+/// program called git makes the change first.
+#[test]
+fn what_nobody_was_asked_about_is_not_applied() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let found = Command::new("sh").args(["-c", "command -v git"]).output().unwrap();
+    let git = String::from_utf8(found.stdout).unwrap().trim().to_owned();
+    // What is there before, what happens in between, and what must still be there.
+    for (before, meanwhile, after) in [
+        ("# hi\n", "printf new > home/.agentpack/repo/i/AGENTS.md", Some("# hi\n")),
+        ("mine\n", "rm proj/AGENTS.md", None),
+    ] {
+        let home = Home::new();
+        home.write("upstream/SKILL.md", "---\nname: g\ndescription: g\n---\n");
+        for args in [&["init", "-q", "-b", "main"][..], &["add", "-A"], &["commit", "-q", "-m", "c"]] {
+            let mut command = Command::new(&git);
+            command.args(["-c", "user.name=t", "-c", "user.email=t@t"]).args(args);
+            assert!(command.current_dir(home.path("upstream")).status().unwrap().success());
+        }
+        let upstream = home.path("upstream");
+        let module = format!(
+            "  - {{id: \"skill:g\", type: skill, tags: [base], source: {{git: {{url: \"{}\"}}}}}}\n",
+            upstream.display()
+        );
+        let manifest = home.path("home/.agentpack/repo/agentpack.yaml");
+        let text = fs::read_to_string(&manifest).unwrap() + &module;
+        fs::write(&manifest, text).unwrap();
+        let (exit, deployed) = home.json(Door::Agentpack, &["deploy", "--apply", "--yes"]);
+        assert_eq!(exit, 0, "{deployed}");
+        if before == "mine\n" {
+            let id = deployed["data"]["snapshot_id"].as_str().unwrap();
+            let to = format!("before:{id}");
+            assert_eq!(home.json(Door::Agentpack, &["rollback", "--to", &to, "--yes"]).0, 0);
+        }
+        home.write("proj/AGENTS.md", before);
+        let script = format!(
+            "#!/bin/sh\nfor word in \"$@\"; do\n  if [ \"$word\" = ls-remote ]; then\n    cd {base}\n    echo x >> asked\n    \
+             if [ $(wc -l < asked) = 2 ]; then {meanwhile}; fi\n    cd - > /dev/null\n  fi\ndone\nexec {git} \"$@\"\n",
+            base = home.path("").display()
+        );
+        home.write("bin/git", &script);
+        fs::set_permissions(home.path("bin/git"), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", home.path("bin").display(), std::env::var("PATH").unwrap());
+        let output =
+            home.command(Door::Agentpack, &["deploy", "--apply"]).env("PATH", path).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(fs::read_to_string(home.path("asked")).unwrap(), "x\nx\n", "{said}");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("E_CONFIRM_TOKEN_MISMATCH"), "{said}");
+        assert_eq!(fs::read_to_string(home.path("proj/AGENTS.md")).ok().as_deref(), after);
+    }
+}
+
 #[test]
 fn errors_name_code_cause_and_next_step() {
     let home = Home::new();

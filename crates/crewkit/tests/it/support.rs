@@ -3,6 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 /// The `crewkit` binary with nothing of the caller's environment but what it needs to run.
 pub(crate) fn crewkit(home: &Path) -> Command {
@@ -22,6 +25,23 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) fn output(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     (status.code().unwrap_or(-1), text(&stdout), text(&stderr))
+}
+
+/// How long a test waits for something that happens for certain.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Waits until `done`, and fails the test if that never comes.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What the server of a home wrote down about itself.
+pub(crate) fn record(home: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(home.join("run/server.json")).ok()?).ok()
 }
 
 /// A running `crewkit serve`; killed when dropped, unless it was stopped.

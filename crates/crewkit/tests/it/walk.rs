@@ -116,7 +116,7 @@ async fn serve_create_start_history_equip_rollback_delete() {
     assert_eq!(created["agent"]["kit"]["profile"], "default", "{created}");
     mcp.until("papi", "idle").await;
     let shown = mcp.call("show_agent", json!({"agent_name": "papi"})).await["agent"].clone();
-    assert_eq!(shown["metadata"]["git_branch"]["value"], "crewkit/papi", "{shown}");
+    assert_eq!(shown["git"]["branch"], "crewkit/papi", "{shown}");
     assert_eq!(
         (&shown["kit"]["drift_count"], shown["kit"]["snapshot_id"].is_string()),
         (&json!(0), true),
@@ -161,7 +161,7 @@ async fn serve_create_start_history_equip_rollback_delete() {
     let base = served.base.clone();
     let fleet = |arguments: &[&str]| {
         let (code, out, err) =
-            output(crewkit(&home).env("CREWKIT_SERVER", &base).arg("fleet").args(arguments));
+            output(crewkit(&home).env("CREWKIT_SERVER", &base).args(["--json", "fleet"]).args(arguments));
         assert_eq!(code, 0, "{out}{err}");
         serde_json::from_str::<Value>(&out).unwrap()
     };

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, Write as _};
 
 /// Whether the person says yes. No answer is no.
-pub(super) fn yes(question: &str) -> bool {
+pub fn yes(question: &str) -> bool {
     let mut out = std::io::stderr();
     let _ = write!(out, "{question} [y/N] ").and_then(|()| out.flush());
     let mut answer = String::new();

@@ -4,19 +4,19 @@ use std::io::IsTerminal as _;
 
 /// Whether text is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub enum Style {
     Colour,
     Plain,
 }
 
 impl Style {
     /// Colours for a terminal, unless `NO_COLOR` says no.
-    pub(super) fn of_stdout() -> Self {
+    pub fn of_stdout() -> Self {
         Self::decide(std::io::stdout().is_terminal())
     }
 
     /// The same for standard error.
-    pub(super) fn of_stderr() -> Self {
+    pub fn of_stderr() -> Self {
         Self::decide(std::io::stderr().is_terminal())
     }
 
@@ -33,27 +33,27 @@ impl Style {
         }
     }
 
-    pub(super) fn bold(self, text: &str) -> String {
+    pub fn bold(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    pub(super) fn dim(self, text: &str) -> String {
+    pub fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    pub(super) fn red(self, text: &str) -> String {
+    pub fn red(self, text: &str) -> String {
         self.paint("31", text)
     }
 
-    pub(super) fn green(self, text: &str) -> String {
+    pub fn green(self, text: &str) -> String {
         self.paint("32", text)
     }
 
-    pub(super) fn yellow(self, text: &str) -> String {
+    pub fn yellow(self, text: &str) -> String {
         self.paint("33", text)
     }
 
-    pub(super) fn cyan(self, text: &str) -> String {
+    pub fn cyan(self, text: &str) -> String {
         self.paint("36", text)
     }
 }

@@ -1,0 +1,137 @@
+//! What operations are run through: the server of the home, or this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crewkit_core::Code;
+use crewkit_fleet::AnyFleet;
+use crewkit_server::Services;
+use crewkit_server::ops::{self, Catalog, Source};
+use serde_json::Value;
+
+use crate::cli::{self, ServedAt};
+use crate::client::{self, Client};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::server::ServerKind;
+use crate::server::own::{Ownership, own_home};
+use crate::{local, mcp, pack};
+
+/// Who carries out operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The server of the home, or one that the user named.
+    Server,
+    /// This process, which owns the home. Refused if somebody else owns it.
+    ThisProcess,
+    /// This process, unless somebody else owns the home.
+    ThisProcessIfFree,
+}
+
+impl Owner {
+    /// Who carries out the operations of `mcp` and `run`.
+    ///
+    /// A job of a CI system and the first process of a container leave nothing behind that outlives them. Without Unix
+    /// sockets there is no server to connect to.
+    pub fn of_long_command(config: &Config, in_process: bool) -> Self {
+        let is_ci = std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "false" | "0"));
+        if in_process {
+            Self::ThisProcess
+        } else if !client::is_named(config) && (is_ci || std::process::id() == 1) {
+            Self::ThisProcessIfFree
+        } else {
+            Self::of_short_command(config)
+        }
+    }
+
+    /// Who carries out the operations of all other commands.
+    pub fn of_short_command(config: &Config) -> Self {
+        if cfg!(unix) || client::is_named(config) { Self::Server } else { Self::ThisProcess }
+    }
+}
+
+/// What a command runs operations through.
+pub struct Session {
+    catalog: Arc<Catalog>,
+    services: Arc<Services>,
+    source: Source,
+    /// The client, unless this process is the owner.
+    client: Option<Client>,
+    /// The ownership of the home, if this process has it.
+    ownership: Option<Ownership>,
+    grace: Duration,
+}
+
+impl Session {
+    /// Takes the home if this process shall own it. A server is connected to by the first operation.
+    pub async fn open(config: &Config, owner: Owner, source: Source) -> Result<Self, Failure> {
+        let catalog = mcp::catalog()?;
+        let grace = Duration::from_secs(config.limits().shutdown_grace_seconds);
+        let own = async || own_home(config, ServerKind::InProcess).await.map(|taken| taken.ownership);
+        let ownership = match owner {
+            Owner::Server => None,
+            Owner::ThisProcess => Some(own().await?),
+            Owner::ThisProcessIfFree => match own().await {
+                Err(failure) if failure.code == Code::HomeInUse => None,
+                ownership => Some(ownership?),
+            },
+        };
+        let Some(ownership) = ownership else {
+            let client = Client::new(config, Arc::clone(&catalog), source);
+            let pack = Some(Arc::new(pack::service(config.limits())?));
+            let remote = Some(Arc::new(client.clone()) as Arc<_>);
+            let services = Arc::new(Services { pack, remote, ..Services::default() });
+            return Ok(Self { catalog, services, source, client: Some(client), ownership: None, grace });
+        };
+        let base = config.text("server.public_url").unwrap_or_default();
+        let at = ServedAt { base, ports: &[], socket: None, lock: Some(ownership.store_lock()) };
+        let services = Arc::new(cli::services(config, at)?);
+        Ok(Self { catalog, services, source, client: None, ownership: Some(ownership), grace })
+    }
+
+    /// What the operations work on.
+    pub const fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// The client, unless this process is the owner.
+    pub const fn client(&self) -> Option<&Client> {
+        self.client.as_ref()
+    }
+
+    /// Whether what is started here is carried out by this process.
+    pub const fn is_in_process(&self) -> bool {
+        self.client.is_none()
+    }
+
+    /// Runs an operation; a refusal is a failure. Arguments that are null count as not given.
+    pub async fn run(&self, operation: &str, mut arguments: Value) -> Result<Value, Failure> {
+        let bug = |what: &str| Failure::new(Code::Internal, format!("`{operation}` {what}"));
+        let entry = self.catalog.get(operation).ok_or_else(|| bug("is no operation"))?;
+        let arguments = arguments.as_object_mut().ok_or_else(|| bug("takes an object"))?;
+        arguments.retain(|_, value| !value.is_null());
+        let request = ops::Request::of_owner(self.source, std::mem::take(arguments));
+        Failure::of_answer(ops::run(Arc::clone(entry), Arc::clone(&self.services), request).await)
+    }
+
+    /// The compressed payload of a run.
+    pub async fn payload(&self, id: &str) -> Result<Vec<u8>, Failure> {
+        match &self.client {
+            None => Ok(self.services.agents.engine().await?.payload(id).await?.gzip.to_vec()),
+            Some(client) => client.bytes(&format!("/api/agents/{id}/payload")).await,
+        }
+    }
+
+    /// Ends what this process owns, as the end of a server does: what can go on without it goes on, the rest waits for the
+    /// next owner.
+    pub async fn close(self) {
+        self.services.finish_commands(self.grace).await;
+        if let Some(AnyFleet::Local(fleet)) = &self.services.fleet {
+            local::close(fleet).await;
+        }
+        if let Some(engine) = self.services.agents.opened() {
+            engine.shutdown().await;
+        }
+        drop(self.ownership);
+    }
+}
