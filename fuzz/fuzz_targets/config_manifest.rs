@@ -2,7 +2,7 @@
 #![no_main]
 
 use crewkit_core::Limits;
-use crewkit_pack::manifest::Manifest;
+use crewkit_pack::config::manifest::Manifest;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -5,5 +5,5 @@ use crewkit_core::Limits;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let _ = crewkit_pack::module::frontmatter(text, &Limits::default());
+    let _ = crewkit_pack::source::module::frontmatter(text, &Limits::default());
 });

@@ -1,8 +1,8 @@
 //! A journal that is read is one that would be written again.
 #![no_main]
 
-use crewkit_pack::hash::Digest;
-use crewkit_pack::journal::Journal;
+use crewkit_pack::fs::hash::Digest;
+use crewkit_pack::state::journal::Journal;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

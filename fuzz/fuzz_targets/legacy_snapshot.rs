@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = crewkit_pack::legacy::decode(data);
+    let _ = crewkit_pack::state::legacy::decode(data);
 });

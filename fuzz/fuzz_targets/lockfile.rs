@@ -1,7 +1,7 @@
 //! agentpack.lock.json: what is read would be written the same.
 #![no_main]
 
-use crewkit_pack::lockfile::Lockfile;
+use crewkit_pack::config::lockfile::Lockfile;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 #![no_main]
 
 use crewkit_core::Limits;
-use crewkit_pack::manifest::Manifest;
+use crewkit_pack::config::manifest::Manifest;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fuzz_target!(|text: &str| {
     let (path, limits) = (Path::new("agentpack.yaml"), Limits::default());
     let Ok(manifest) = Manifest::parse(text, path, &limits) else { return };
     for module in &manifest.modules {
-        if let Ok(without) = crewkit_pack::manifest_edit::remove(text, &module.id, path, &limits) {
+        if let Ok(without) = crewkit_pack::config::edit::remove(text, &module.id, path, &limits) {
             let left = Manifest::parse(&without, path, &limits).expect("still a manifest");
             assert_eq!(left.modules.len() + 1, manifest.modules.len());
         }

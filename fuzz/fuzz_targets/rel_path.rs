@@ -1,7 +1,7 @@
 //! Whatever is accepted stays below its root and survives a round trip.
 #![no_main]
 
-use crewkit_pack::path::RelPath;
+use crewkit_pack::fs::path::RelPath;
 use libfuzzer_sys::fuzz_target;
 use std::path::{Component, Path};
 

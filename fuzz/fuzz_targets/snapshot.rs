@@ -1,7 +1,7 @@
 //! A snapshot that is read is one that would be written again.
 #![no_main]
 
-use crewkit_pack::snapshot::Snapshot;
+use crewkit_pack::state::snapshot::Snapshot;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

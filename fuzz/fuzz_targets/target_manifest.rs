@@ -1,7 +1,7 @@
 //! A target manifest that is read lists only places below its root, each once.
 #![no_main]
 
-use crewkit_pack::managed;
+use crewkit_pack::state::managed;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -13,7 +13,7 @@ use crewkit_core::Limits;
 use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, Peer, router, serve_stream};
 use crewkit_server::mcp::McpServer;
-use crewkit_server::mcp::http::{DoorParts, SessionMode};
+use crewkit_server::mcp::http::{EndpointParts, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
 use crewkit_server::ops::{Catalog, Selection};
 use crewkit_server::services::Agents;
@@ -49,7 +49,7 @@ fn start_server(directory: &Path) -> TestServer {
     });
     let mut agents = AgentOptions::new(directory);
     agents.limits = Arc::clone(&limits);
-    agents.drivers.clear();
+    agents.settings_mut().drivers.clear();
     let services = Arc::new(Services { agents: Arc::new(Agents::lazy(agents)), ..Services::default() });
     let catalog = Arc::new(Catalog::product().expect("the table"));
     let selection = Arc::new(Selection::default());
@@ -58,7 +58,7 @@ fn start_server(directory: &Path) -> TestServer {
         let engine = services.agents.engine().await.expect("an engine");
         engine.create(Start::default()).await.expect("a run").id.to_string()
     });
-    let parts = DoorParts {
+    let parts = EndpointParts {
         mode: SessionMode::Sessions,
         records: SessionRecords::new(directory.join("sessions"), &limits),
         limits: Arc::clone(&limits),
@@ -70,7 +70,8 @@ fn start_server(directory: &Path) -> TestServer {
         services: Arc::clone(&services),
         selection,
         limits: Arc::clone(&limits),
-        mcp: server.door(parts),
+        mcp: server.endpoint(parts),
+        askers: Arc::default(),
     };
     let router = router(app, Guard::default());
     drop(inside);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use crewkit::exit::Exit;
-use crewkit::settings::{self, Kind};
+use crewkit::settings::{self, Kind, Row, Scope};
 use crewkit_core::{Code, Toolset};
 use crewkit_server::ops::{Approval, Catalog, Hints};
 
@@ -124,19 +124,25 @@ fn configuration() -> String {
          The home is `--home`, `CREWKIT_HOME`, or the platform's place for such things: `$XDG_DATA_HOME/crewkit` \
          (`~/.local/share/crewkit`) on Linux, `~/Library/Application Support/crewkit` on macOS, `%APPDATA%\\crewkit` on Windows.\n\n\
          A dot in a key is a table in `crewkit.toml`: `server.listen` is `listen` under `[server]`.\n\n\
-         | key | environment | default | meaning |\n|---|---|---|---|\n",
+         Settings of the server hold for everybody: they come from `crewkit.toml` and from how `crewkit serve` was started. A client \
+         brings its own values of the others (whose: client), in its environment or its flags; they hold for what it asks for.\n\n\
+         | key | environment | default | whose | meaning |\n|---|---|---|---|---|\n",
     );
-    for (key, kind, default, doc, alias) in settings::all() {
+    for Row { key, scope, kind, default, doc, alias } in settings::all() {
         let variable = settings::variable(&key);
         let variables =
             alias.map_or_else(|| format!("`{variable}`"), |alias| format!("`{variable}`, `{alias}`"));
         let default = match kind {
-            Kind::List if default.is_empty() => "empty".to_owned(),
+            Kind::List | Kind::Paths if default.is_empty() => "empty".to_owned(),
             Kind::Secret => "none".to_owned(),
             _ if default.is_empty() => "none".to_owned(),
             _ => format!("`{default}`"),
         };
-        let _ = writeln!(page, "| `{key}` | {variables} | {default} | {doc} |");
+        let whose = match scope {
+            Scope::Server => "server",
+            Scope::Asker => "client",
+        };
+        let _ = writeln!(page, "| `{key}` | {variables} | {default} | {whose} | {doc} |");
     }
     page
 }

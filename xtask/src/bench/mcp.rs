@@ -17,8 +17,13 @@ const ROUNDS: usize = 50;
 const CALLS: u64 = 300;
 const STARTS: usize = 25;
 
-const MOST_TIMES_BARE: f64 = 3.0;
+const MOST_TIMES_BARE: f64 = 5.0;
 const MOST_COLD: Duration = Duration::from_millis(15);
+/// What the start of a server may add to the first call of a client.
+const MOST_SERVER_START: Duration = Duration::from_millis(150);
+/// Ended runs in the home whose server is started.
+const ENDED_RUNS: usize = 100;
+const SERVER_STARTS: usize = 10;
 const MOST_STDIO_MEMORY: f64 = 15e6;
 const MOST_SERVE_MEMORY: f64 = 25e6;
 
@@ -76,6 +81,8 @@ pub(crate) fn run() -> Result<()> {
 
     let cold = cold_start(&crewkit, home.path())?;
     table.bound("cold start to `initialize`", cold, MOST_COLD.as_secs_f64(), "ms", 1e-3);
+    let start = server_start(&crewkit)?;
+    table.bound("first call that starts the server", start, MOST_SERVER_START.as_secs_f64(), "ms more", 1e-3);
     table.print();
     if table.missed {
         bail!("a bound was missed");
@@ -97,6 +104,47 @@ fn cold_start(crewkit: &Path, home: &Path) -> Result<f64> {
         best = best.min(began.elapsed().as_secs_f64());
     }
     Ok(best)
+}
+
+/// How much longer the first call of a client takes when it has to start the server, in seconds: the difference between the
+/// shortest times with and without a server.
+fn server_start(crewkit: &Path) -> Result<f64> {
+    let home = tempfile::tempdir()?;
+    let mut client = start_stdio(crewkit, home.path())?;
+    client.call(&initialize())?;
+    let tool = |id, name: &str, arguments: Value| {
+        request(id, "tools/call", &json!({"name": name, "arguments": arguments}))
+    };
+    for _ in 0..ENDED_RUNS {
+        let started: Value =
+            serde_json::from_str(&client.call(&tool(2, "agent_start", json!({"contract": "x"})))?)?;
+        let id = &started["result"]["structuredContent"]["agent_id"];
+        client.call(&tool(3, "agent_wait", json!({"agent_ids": [id]})))?;
+    }
+    drop(client);
+    let stop = || -> Result<()> {
+        let stopped =
+            Command::new(crewkit).args(["stop", "--yes"]).env("CREWKIT_HOME", home.path()).output()?;
+        if !stopped.status.success() {
+            bail!("the server does not stop: {}", String::from_utf8_lossy(&stopped.stderr));
+        }
+        Ok(())
+    };
+    let first_call = || -> Result<f64> {
+        let began = Instant::now();
+        let mut client = start_stdio(crewkit, home.path())?;
+        client.call(&initialize())?;
+        client.call(&Call::request(2))?;
+        Ok(began.elapsed().as_secs_f64())
+    };
+    let (mut without, mut with) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..SERVER_STARTS {
+        stop()?;
+        without = without.min(first_call()?);
+        with = with.min(first_call()?);
+    }
+    stop()?;
+    Ok(without - with)
 }
 
 /// The memory a process has in use, in bytes.
