@@ -34,7 +34,12 @@ const ROUNDS: usize = 3;
 const PAYLOAD: usize = 50 << 20;
 /// The fastest of these counts, of both sides; one takes some ten milliseconds.
 const FETCHES: usize = 40;
-const PARTS: [&str; 6] = ["busy", "throughput", "turns", "payload", "waiting", "peer"];
+/// Runs at work at once where most of them are queued.
+const CAPACITY: usize = 100;
+/// Ended runs that a server starts with, and what each was asked to do.
+const ENDED: usize = 10_000;
+const CONTRACT_BYTES: usize = 20_000;
+const PARTS: [&str; 8] = ["busy", "throughput", "turns", "queued", "ended", "payload", "waiting", "peer"];
 /// Longest anybody may wait because a payload is stored.
 const STALL_MS: f64 = 20.0;
 
@@ -72,6 +77,12 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         if wanted("turns") {
             turns(&binary, &mut table).await?;
         }
+        if wanted("queued") {
+            queued(&binary, &mut table).await?;
+        }
+        if wanted("ended") {
+            ended(&binary, &mut table).await?;
+        }
         if wanted("payload") {
             payload(&binary, &release, &mut table).await?;
         }
@@ -105,8 +116,12 @@ struct Subject {
 
 impl Subject {
     fn start(binary: &Path, model: &ScriptedModel) -> Result<Self> {
+        Self::start_with(binary, model, "")
+    }
+
+    fn start_with(binary: &Path, model: &ScriptedModel, more: &str) -> Result<Self> {
         let home = tempfile::tempdir()?;
-        let settings = format!("[llm]\nendpoint = \"{}\"\nmodel = \"scripted\"\n", model.url());
+        let settings = format!("[llm]\nendpoint = \"{}\"\nmodel = \"scripted\"\n{more}", model.url());
         std::fs::write(home.path().join("crewkit.toml"), settings)?;
         Self::start_in(binary, home)
     }
@@ -120,11 +135,16 @@ impl Subject {
         Ok(Self { process, url, client, session: None, home })
     }
 
-    /// The same home with a new server.
-    fn restart(self, binary: &Path) -> Result<Self> {
+    /// Ends the server; its home stays.
+    fn end(self) -> tempfile::TempDir {
         let Self { process, home, .. } = self;
         drop(process);
-        Self::start_in(binary, home)
+        home
+    }
+
+    /// The same home with a new server.
+    fn restart(self, binary: &Path) -> Result<Self> {
+        Self::start_in(binary, self.end())
     }
 
     fn base(&self) -> &str {
@@ -146,20 +166,25 @@ impl Subject {
     }
 
     async fn start_run(&self) -> Result<String> {
-        let started = self.call("agent_start", json!({"contract": "work"})).await?;
+        self.start_contract("work").await
+    }
+
+    async fn start_contract(&self, contract: &str) -> Result<String> {
+        let started = self.call("agent_start", json!({"contract": contract})).await?;
         Ok(started["agent_id"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Starts many runs, a few at a time.
-    async fn start_runs(self: &Arc<Self>, count: usize) -> Result<Vec<String>> {
+    async fn start_runs(self: &Arc<Self>, count: usize, contract: &str) -> Result<Vec<String>> {
+        let contract: Arc<str> = contract.into();
         let mut starting = tokio::task::JoinSet::new();
         let mut ids = Vec::new();
         for _ in 0..count {
             if starting.len() >= 64 {
                 ids.push(starting.join_next().await.context("nothing started")???);
             }
-            let subject = Arc::clone(self);
-            starting.spawn(async move { subject.start_run().await });
+            let (subject, contract) = (Arc::clone(self), Arc::clone(&contract));
+            starting.spawn(async move { subject.start_contract(&contract).await });
         }
         while let Some(started) = starting.join_next().await {
             ids.push(started??);
@@ -206,7 +231,7 @@ async fn busy(binary: &Path, table: &mut Table) -> Result<()> {
     let subject = Arc::new(Subject::start(binary, &model)?);
     subject.start_run().await?;
     let before = subject.memory()?;
-    let ids = subject.start_runs(RUNS).await?;
+    let ids = subject.start_runs(RUNS, "work").await?;
     while model.in_flight() < RUNS * 9 / 10 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -297,12 +322,15 @@ async fn requests_of_a_run(binary: &Path) -> Result<Vec<Value>> {
     Ok(model.bodies())
 }
 
-/// Sends what a thousand runs ask straight to the model; the time it takes.
-async fn straight(model: &ScriptedModel, requests: &Arc<Vec<Vec<u8>>>) -> Result<f64> {
+/// Sends what a thousand runs ask straight to the model, at most `at_once` of them at a time; the time it takes.
+async fn straight(model: &ScriptedModel, requests: &Arc<Vec<Vec<u8>>>, at_once: usize) -> Result<f64> {
     let client = crewkit_agent::http_client().pool_max_idle_per_host(usize::MAX).build()?;
     let began = Instant::now();
     let mut direct = tokio::task::JoinSet::new();
     for _ in 0..RUNS {
+        if direct.len() >= at_once {
+            direct.join_next().await.context("nothing was sent")???;
+        }
         let (client, url, requests) = (client.clone(), model.url(), Arc::clone(requests));
         direct.spawn(async move {
             for body in requests.iter() {
@@ -318,12 +346,11 @@ async fn straight(model: &ScriptedModel, requests: &Arc<Vec<Vec<u8>>>) -> Result
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// A thousand runs of three turns: the time to start them, and to their end.
-async fn all_runs(subject: &Arc<Subject>) -> Result<(f64, f64)> {
+/// Carries out `count` runs of a contract: the time to start them, and to their end.
+async fn all_runs(subject: &Arc<Subject>, count: usize, contract: &str) -> Result<(f64, f64)> {
     let began = Instant::now();
-    let ids = subject.start_runs(RUNS).await?;
+    let mut open = subject.start_runs(count, contract).await?;
     let started = began.elapsed().as_secs_f64();
-    let mut open = ids;
     while !open.is_empty() {
         let told = subject.call("agent_wait", json!({"agent_ids": open})).await?;
         let all = told["result"].as_array().context("no list of agents")?;
@@ -343,11 +370,11 @@ async fn turns(binary: &Path, table: &mut Table) -> Result<()> {
     let (mut floor, mut started, mut took, mut peak) = (f64::MAX, f64::MAX, f64::MAX, 0);
     for round in 0..ROUNDS {
         let model = ScriptedModel::start_forgetful(three_turns).await;
-        floor = floor.min(straight(&model, &requests).await?);
+        floor = floor.min(straight(&model, &requests, RUNS).await?);
         let model = ScriptedModel::start_forgetful(three_turns).await;
         let subject = Arc::new(Subject::start(binary, &model)?);
         let before = subject.memory()?;
-        let (start, end) = all_runs(&subject).await?;
+        let (start, end) = all_runs(&subject, RUNS, "work").await?;
         (started, took, peak) = (started.min(start), took.min(end), peak.max(model.peak_in_flight()));
         if round == 0 {
             table.note("memory per ended run, right after", per_run(subject.memory()? - before), "KB");
@@ -358,9 +385,48 @@ async fn turns(binary: &Path, table: &mut Table) -> Result<()> {
     table.note("3000 requests straight to the model", floor, "s");
     table.note("1000 starts", started, "s");
     table.note("1000 runs of 3 turns", took, "s");
-    table.bound("runs over straight requests", took / floor, 1.5, "x");
+    table.bound("runs over straight requests", took / floor, 1.6, "x");
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
     table.note("most requests in flight", peak as f64, "");
+    Ok(())
+}
+
+/// A thousand runs of three turns where a hundred have a slot, beside as many requests at once straight to the model.
+async fn queued(binary: &Path, table: &mut Table) -> Result<()> {
+    let requests = requests_of_a_run(binary).await?;
+    let requests = Arc::new(requests.iter().map(|body| body.to_string().into_bytes()).collect::<Vec<_>>());
+    let (mut floor, mut took) = (f64::MAX, f64::MAX);
+    for _ in 0..ROUNDS {
+        let model = ScriptedModel::start_forgetful(three_turns).await;
+        floor = floor.min(straight(&model, &requests, CAPACITY).await?);
+        let model = ScriptedModel::start_forgetful(three_turns).await;
+        let limits = format!("[limits]\nagent_runs_active = {CAPACITY}\n");
+        let subject = Arc::new(Subject::start_with(binary, &model, &limits)?);
+        took = took.min(all_runs(&subject, RUNS, "work").await?.1);
+        anyhow::ensure!(model.peak_in_flight() <= CAPACITY, "more runs were at work than there are slots");
+    }
+    table.note("1000 runs of 3 turns, 100 slots", took, "s");
+    table.bound("queued runs over straight requests", took / floor, 1.6, "x");
+    Ok(())
+}
+
+/// What a server with ten thousand ended runs behind it needs to start.
+async fn ended(binary: &Path, table: &mut Table) -> Result<()> {
+    let model = ScriptedModel::start_forgetful(|_| Turn::complete("scripted end")).await;
+    let mut subject = Arc::new(Subject::start(binary, &model)?);
+    let contract = text_like(CONTRACT_BYTES);
+    for _ in 0..ENDED / RUNS {
+        all_runs(&subject, RUNS, &contract).await?;
+    }
+    let mut started = f64::MAX;
+    for _ in 0..ROUNDS {
+        let home = Arc::into_inner(subject).context("a start is still under way")?.end();
+        let began = Instant::now();
+        subject = Arc::new(Subject::start_in(binary, home)?);
+        started = started.min(began.elapsed().as_secs_f64());
+    }
+    table.bound("start with 10 000 ended runs", started, 0.5, "s");
+    table.bound("memory with 10 000 ended runs", subject.memory()? / 1e6, 60.0, "MB");
     Ok(())
 }
 

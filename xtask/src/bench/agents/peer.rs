@@ -31,7 +31,7 @@ pub(super) async fn compare(table: &mut Table) -> Result<()> {
     };
     let model = ScriptedModel::start_lenient(|_| Turn::say("working").after(Duration::from_secs(1))).await;
     let peer = Arc::new(start(&place, &model).await?);
-    let ids = peer.start_runs(RUNS).await?;
+    let ids = peer.start_runs(RUNS, "work").await?;
     let (mut looks, mut starts) = (Times::default(), Times::default());
     for n in 0..LOOKS {
         let id = &ids[n * 3 % ids.len()];
@@ -55,7 +55,7 @@ pub(super) async fn compare(table: &mut Table) -> Result<()> {
 
 async fn finish(peer: &Arc<Subject>) -> Result<f64> {
     let began = Instant::now();
-    let ids = peer.start_runs(RUNS).await?;
+    let ids = peer.start_runs(RUNS, "work").await?;
     loop {
         let told = peer.call("agent_status", json!({"agent_ids": ids})).await?;
         let all = told["result"].as_array().context("no list of agents")?;
