@@ -15,8 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let end = format!("{{\"end\":{{\"sha256\":\"{}\"}}}}\n", Digest::of(&signed));
     signed.extend_from_slice(end.as_bytes());
     if let Ok(journal) = Journal::decode(&signed) {
-        let mut bytes = Vec::new();
-        journal.encode(&mut bytes).expect("a journal can be written");
+        let bytes = journal.encode().expect("a journal can be written");
         assert_eq!(Journal::decode(&bytes).as_ref(), Ok(&journal));
     }
 });

@@ -1,7 +1,6 @@
 //! Content hashes: SHA-256, written in hexadecimal everywhere a person or a file format sees them.
 
 use std::fmt;
-use std::io;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -120,33 +119,6 @@ impl Hasher {
     /// The hash of all pieces.
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
-    }
-}
-
-/// Passes on what is written to it, and hashes and counts it.
-#[derive(Debug)]
-pub(crate) struct HashingWriter<W> {
-    pub(crate) out: W,
-    pub(crate) hasher: Hasher,
-    pub(crate) bytes: u64,
-}
-
-impl<W: io::Write> HashingWriter<W> {
-    pub(crate) fn new(out: W) -> Self {
-        Self { out, hasher: Hasher::default(), bytes: 0 }
-    }
-}
-
-impl<W: io::Write> io::Write for HashingWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.out.write(bytes)?;
-        self.hasher.update(&bytes[..count]);
-        self.bytes += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 

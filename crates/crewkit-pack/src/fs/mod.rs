@@ -247,30 +247,6 @@ pub(crate) fn write_all<F: Fs>(fs: &F, file: &mut F::File, mut bytes: &[u8]) -> 
     Ok(())
 }
 
-/// A file as something to write to. Wrap it in a buffer, and flush that: dropping it says nothing about errors.
-pub(crate) struct Writer<'a, F: Fs> {
-    pub(crate) fs: &'a F,
-    pub(crate) file: &'a mut F::File,
-}
-
-impl<'a, F: Fs> Writer<'a, F> {
-    const BUFFER_BYTES: usize = 64 * 1024;
-
-    pub(crate) fn buffered(fs: &'a F, file: &'a mut F::File) -> io::BufWriter<Self> {
-        io::BufWriter::with_capacity(Self::BUFFER_BYTES, Self { fs, file })
-    }
-}
-
-impl<F: Fs> io::Write for Writer<'_, F> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.fs.write(self.file, bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Makes the directory `name` unless it is there, durably, and opens it.
 pub(crate) fn ensure_dir<F: Fs>(fs: &F, dir: &F::Dir, name: &RelPath, mode: Mode) -> io::Result<F::Dir> {
     match fs.open_dir(dir, name) {

@@ -16,16 +16,16 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::fs::entry::{Entry, read_all};
-use crate::fs::hash::{Digest, HashingWriter};
+use crate::fs::hash::Digest;
 use crate::fs::path::RelPath;
 use crate::fs::place::Place;
-use crate::fs::{DirId, Fs, Mode, Rename, Writer, found};
+use crate::fs::{DirId, Fs, Mode, Rename, found, write_all};
 
 const FORMAT: u32 = 1;
 const NEW: &str = ".new";
@@ -133,12 +133,13 @@ impl Journal {
         format!("{STAGED_PREFIX}{id}-{index}")
     }
 
-    /// Writes the file, piece by piece: the journal of a large deploy is megabytes.
-    pub fn encode(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        let mut out = HashingWriter::new(out);
+    /// The bytes of the file.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
         let mut push = |line: &Line<'_>| -> io::Result<()> {
-            serde_json::to_writer(&mut out, line)?;
-            out.write_all(b"\n")
+            serde_json::to_writer(&mut bytes, line)?;
+            bytes.push(b'\n');
+            Ok(())
         };
         push(&Line::Head {
             crewkit_journal: FORMAT,
@@ -150,9 +151,10 @@ impl Journal {
         })?;
         self.steps.iter().try_for_each(|step| push(&Line::Step(Cow::Borrowed(step))))?;
         self.remove_dirs.iter().try_for_each(|place| push(&Line::RemoveDir(Cow::Borrowed(place))))?;
-        let sha256 = out.hasher.clone().finish();
-        serde_json::to_writer(&mut out, &Line::End { sha256 })?;
-        out.write_all(b"\n")
+        let sha256 = Digest::of(&bytes);
+        serde_json::to_writer(&mut bytes, &Line::End { sha256 })?;
+        bytes.push(b'\n');
+        Ok(bytes)
     }
 
     /// Reads the bytes of the file.
@@ -248,10 +250,7 @@ impl Journal {
         };
         let new = format!("{id}{NEW}");
         let mut file = fs.create(dir, &new, Mode::Private)?;
-        let mut out = Writer::buffered(fs, &mut file);
-        self.encode(&mut out)?;
-        out.flush()?;
-        drop(out);
+        write_all(fs, &mut file, &self.encode()?)?;
         fs.sync_file(&file)?;
         drop(file);
         fs.rename(dir, &new, dir, &format!("{id}{ending}"), Rename::Replace)?;

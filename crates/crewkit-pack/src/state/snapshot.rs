@@ -7,7 +7,6 @@
 //! The file `snapshots/<id>.jsonl` holds the header in its first line, so that listing reads only that, and one
 //! change in each further line.
 
-use std::borrow::Borrow;
 use std::io;
 use std::path::PathBuf;
 
@@ -159,10 +158,9 @@ impl RecordedChange {
 }
 
 /// Counts the kinds of `changes`.
-pub(crate) fn count(changes: impl IntoIterator<Item = impl Borrow<RecordedChange>>) -> Counts {
+pub(crate) fn count(changes: &[RecordedChange]) -> Counts {
     let mut counts = Counts::default();
     for change in changes {
-        let change = change.borrow();
         match change.op() {
             Op::Create => counts.create += 1,
             Op::Update => counts.update += 1,
@@ -190,8 +188,14 @@ impl Header {
 
 impl Snapshot {
     /// Writes its file.
-    pub fn encode(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        write(out, &self.header, &self.changes)
+    pub fn encode(&self, mut out: &mut dyn io::Write) -> io::Result<()> {
+        serde_json::to_writer(&mut out, &self.header)?;
+        out.write_all(b"\n")?;
+        for change in &self.changes {
+            serde_json::to_writer(&mut out, change)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
     }
 
     /// Reads the bytes of a file.
@@ -213,21 +217,6 @@ impl Snapshot {
         }
         Ok(Self { header, changes })
     }
-}
-
-/// Writes a snapshot; the changes are sorted by root and path.
-pub(crate) fn write(
-    mut out: &mut dyn io::Write,
-    header: &Header,
-    changes: impl IntoIterator<Item = impl Borrow<RecordedChange>>,
-) -> io::Result<()> {
-    serde_json::to_writer(&mut out, header)?;
-    out.write_all(b"\n")?;
-    for change in changes {
-        serde_json::to_writer(&mut out, change.borrow())?;
-        out.write_all(b"\n")?;
-    }
-    Ok(())
 }
 
 fn decode_header(line: &[u8]) -> Result<Header, String> {

@@ -37,7 +37,6 @@ mod prepare;
 mod recover;
 mod roots;
 mod survey;
-mod written;
 
 pub use error::TxnError;
 pub(crate) use recover::recover;

@@ -8,13 +8,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::prepare::{Item, New, Prepared, sibling};
+use super::prepare::{Item, Prepared, sibling};
 use super::recover::{complete, is_exactly, remove_staged};
-use super::{Applied, Content, Context, NewFile, TxnError};
+use super::{Applied, Content, Context, TxnError};
 use crate::fs::entry::{EntryKind, observe, read_pieces};
 use crate::fs::hash::{Digest, Hasher};
 use crate::fs::place::{Anchors, Dirs, Place};
-use crate::fs::{Fs, Mode, Rename, Writer, write_all};
+use crate::fs::{Fs, Mode, Rename, write_all};
+use crate::parallel;
 use crate::state::blobs::{Blobs, PackWriter};
 use crate::state::journal::{Action, Journal, Step};
 
@@ -25,7 +26,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 pub(super) fn run<F: Fs>(
     context: &Context<'_, F>,
     blobs: &Blobs<F>,
-    prepared: Prepared<'_, F>,
+    prepared: Prepared<F>,
 ) -> Result<Applied, TxnError> {
     let (fs, journals) = (context.fs, &context.state.journal);
     let id = prepared.journal.id.clone();
@@ -81,7 +82,7 @@ pub(super) fn run<F: Fs>(
 /// Removes what was staged and the journal; what that leaves behind, the next command removes.
 fn give_up<F: Fs>(
     context: &Context<'_, F>,
-    prepared: &Prepared<'_, F>,
+    prepared: &Prepared<F>,
     cause: TxnError,
     sync: impl Fn() -> Result<(), TxnError>,
 ) -> TxnError {
@@ -103,11 +104,7 @@ fn give_up<F: Fs>(
 }
 
 /// Writes everything new beside its place.
-fn stage<F: Fs>(
-    context: &Context<'_, F>,
-    blobs: &Blobs<F>,
-    prepared: &Prepared<'_, F>,
-) -> Result<(), TxnError> {
+fn stage<F: Fs>(context: &Context<'_, F>, blobs: &Blobs<F>, prepared: &Prepared<F>) -> Result<(), TxnError> {
     let fs = context.fs;
     make_trees(fs, prepared)?;
     let pack = match &prepared.pack {
@@ -127,20 +124,10 @@ fn stage<F: Fs>(
         pack: pack.as_ref().map(|(pack, at)| (pack, at.as_path())),
     };
     let threads = context.threads.clamp(1, prepared.items.len().div_ceil(64).max(1));
-    let chunk = prepared.items.len().div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        let stager = &stager;
-        let mut chunks = prepared.items.chunks(chunk);
-        let mine = chunks.next().unwrap_or_default();
-        let others: Vec<_> = chunks.map(|items| scope.spawn(move || stager.stage_all(items))).collect();
-        let mut outcome = stager.stage_all(mine);
-        for other in others {
-            let theirs =
-                other.join().unwrap_or_else(|_| Err(TxnError::Bug("a staging thread died".to_owned())));
-            outcome = outcome.and(theirs);
-        }
-        outcome
-    })?;
+    let chunks: Vec<_> = prepared.items.chunks(prepared.items.len().div_ceil(threads).max(1)).collect();
+    parallel::map_on(threads, &chunks, |items| stager.stage_all(items))
+        .into_iter()
+        .collect::<Result<(), _>>()?;
     let Some((pack, shown)) = pack else { return Ok(()) };
     let mut pack = pack.into_inner().map_err(|_| TxnError::Bug("a staging thread died".to_owned()))?;
     let mut dirs = Dirs::new(fs, &prepared.anchors);
@@ -180,7 +167,7 @@ fn keep<F: Fs>(
 }
 
 /// Makes the directories of the trees that will appear.
-fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<'_, F>) -> Result<(), TxnError> {
+fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<(), TxnError> {
     let mut open = Dirs::new(fs, &prepared.anchors);
     let mut make = |place: &Place, shown: &Path| -> Result<(), TxnError> {
         let dir = open.parent(place).map_err(TxnError::at("open the directory of", shown))?;
@@ -201,13 +188,6 @@ fn make_trees<F: Fs>(fs: &F, prepared: &Prepared<'_, F>) -> Result<(), TxnError>
     Ok(())
 }
 
-/// The small source read last: the next target mostly takes the same.
-#[derive(Default)]
-struct LastSource<'i> {
-    of: Option<(&'i Path, Digest)>,
-    bytes: Vec<u8>,
-}
-
 /// What staging threads share.
 struct Stager<'a, F: Fs> {
     fs: &'a F,
@@ -217,98 +197,74 @@ struct Stager<'a, F: Fs> {
 }
 
 impl<F: Fs> Stager<'_, F> {
-    fn stage_all(&self, items: &[Item<'_>]) -> Result<(), TxnError> {
+    fn stage_all(&self, items: &[Item]) -> Result<(), TxnError> {
         let mut dirs = Dirs::new(self.fs, self.anchors);
-        let mut last = LastSource::default();
-        items.iter().try_for_each(|item| self.stage(&mut dirs, &mut last, item))
+        items.iter().try_for_each(|item| self.stage(&mut dirs, item))
     }
 
-    fn stage<'i>(
-        &self,
-        dirs: &mut Dirs<'_, F>,
-        last: &mut LastSource<'i>,
-        item: &'i Item<'_>,
-    ) -> Result<(), TxnError> {
+    fn stage(&self, dirs: &mut Dirs<'_, F>, item: &Item) -> Result<(), TxnError> {
         let failed = |doing| move |error| TxnError::io(doing, self.anchors.shown(&item.place), error);
-        let at = item.at.place()?;
-        let dir = dirs.parent(&at).map_err(failed("open the directory of"))?;
-        let name = at.path.name();
-        let new = match &item.new {
-            New::Asked(new) => *new,
-            New::Written(written) => {
-                let mut file = self.fs.create(&dir, name, item.mode).map_err(failed("create"))?;
-                let mut out = Writer::buffered(self.fs, &mut file);
-                let done = written.write(&mut out).and_then(|()| io::Write::flush(&mut out));
-                return done.map_err(failed("write"));
-            }
-        };
-        let small = match &new.content {
-            Content::Bytes(bytes) => Some(std::borrow::Cow::Borrowed(&**bytes)),
-            Content::File(path) if new.size <= SMALL_BYTES => {
-                if last.of != Some((path, new.entry.sha256)) {
-                    last.bytes = self.small_source(item, new, path)?;
-                    last.of = Some((path, new.entry.sha256));
-                }
-                Some(std::borrow::Cow::Borrowed(last.bytes.as_slice()))
-            }
-            Content::Stored if new.size <= SMALL_BYTES || new.entry.kind == EntryKind::Symlink => {
-                Some(self.small_stored(item)?.into())
-            }
-            Content::File(_) | Content::Stored => None,
-        };
-        if new.entry.kind == EntryKind::Symlink {
-            let text = small.ok_or_else(|| TxnError::Bug("a link without a text".to_owned()))?;
-            self.store(item, &text)?;
-            return self.fs.symlink(&dir, name, &text).map_err(failed("create"));
+        let dir = dirs.parent(&item.at).map_err(failed("open the directory of"))?;
+        let name = item.at.path.name();
+        let (size, is_link) = (item.new.size, item.new.entry.kind == EntryKind::Symlink);
+        if size > SMALL_BYTES && !is_link {
+            let mut file = self.fs.create(&dir, name, item.mode).map_err(failed("create"))?;
+            return self.stream(item, &mut file);
         }
-        let mut file = self.fs.create(&dir, name, item.mode).map_err(failed("create"))?;
-        match small {
-            Some(bytes) => {
-                write_all(self.fs, &mut file, &bytes).map_err(failed("write"))?;
-                self.store(item, &bytes)
-            }
-            None => self.stream(item, new, &mut file),
+        let mut bytes = Vec::with_capacity(usize::try_from(size.min(SMALL_BYTES)).unwrap_or(0));
+        self.read(item, |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        if is_link {
+            self.fs.symlink(&dir, name, &bytes).map_err(failed("create"))?;
+        } else {
+            let mut file = self.fs.create(&dir, name, item.mode).map_err(failed("create"))?;
+            write_all(self.fs, &mut file, &bytes).map_err(failed("write"))?;
         }
+        self.store(item, &bytes)
     }
 
-    fn store(&self, item: &Item<'_>, bytes: &[u8]) -> Result<(), TxnError> {
+    fn store(&self, item: &Item, bytes: &[u8]) -> Result<(), TxnError> {
         let (true, Some((pack, shown))) = (item.store, self.pack) else { return Ok(()) };
         let mut pack = pack.lock().map_err(|_| TxnError::Bug("a staging thread died".to_owned()))?;
-        pack.add(self.fs, item.new.entry().sha256, bytes).map_err(TxnError::at("write", shown))
+        pack.add(self.fs, item.new.entry.sha256, bytes).map_err(TxnError::at("write", shown))
     }
 
-    /// A source read into memory and verified.
-    fn small_source(&self, item: &Item<'_>, new: &NewFile, path: &Path) -> Result<Vec<u8>, TxnError> {
-        let file = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
-        let mut bytes = Vec::with_capacity(usize::try_from(new.size).unwrap_or(0));
-        let read = read_pieces(self.fs, &file, new.size, |piece| {
-            bytes.extend_from_slice(piece);
+    /// Passes the content of an item on in pieces, and verifies it.
+    fn read(&self, item: &Item, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<(), TxnError> {
+        let (new, shown) = (&item.new, self.anchors.shown(&item.place));
+        let sha256 = new.entry.sha256;
+        let path = match &new.content {
+            Content::Bytes(bytes) => return take(bytes).map_err(TxnError::at("write", &shown)),
+            Content::Stored => {
+                let there =
+                    self.blobs.read(self.fs, &sha256, take).map_err(TxnError::at("restore", &shown))?;
+                let missing = || TxnError::NotStored { path: shown, sha256: sha256.to_string() };
+                return if there { Ok(()) } else { Err(missing()) };
+            }
+            Content::File(path) => path,
+        };
+        let source = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
+        let mut hasher = Hasher::default();
+        let (mut count, most) = (0, 2 * new.size.max(SMALL_BYTES));
+        let copied = read_pieces(self.fs, &source, new.size, |piece| {
+            count += piece.len() as u64;
             // It grew since it was planned, so it is not what was planned.
-            if bytes.len() as u64 > 2 * SMALL_BYTES {
-                Err(io::ErrorKind::FileTooLarge.into())
-            } else {
-                Ok(())
+            if count > most {
+                return Err(io::ErrorKind::FileTooLarge.into());
             }
+            hasher.update(piece);
+            take(piece)
         });
-        match read {
-            Ok(()) if Digest::of(&bytes) == new.entry.sha256 => Ok(bytes),
-            Err(error) if error.kind() != io::ErrorKind::FileTooLarge => {
-                Err(TxnError::io("read", path, error))
-            }
-            _ => Err(TxnError::SourceChanged { path: self.anchors.shown(&item.place) }),
+        if count > most || (copied.is_ok() && hasher.finish() != sha256) {
+            return Err(TxnError::SourceChanged { path: shown });
         }
-    }
-
-    fn small_stored(&self, item: &Item<'_>) -> Result<Vec<u8>, TxnError> {
-        self.blobs
-            .read_to_vec(self.fs, &item.new.entry().sha256)
-            .map_err(|error| TxnError::io("restore", self.anchors.shown(&item.place), error))?
-            .ok_or_else(|| self.not_stored(item))
+        copied.map_err(TxnError::at("copy", &shown))
     }
 
     /// Copies a large content piece by piece into the file and, if wanted, the pack.
-    fn stream(&self, item: &Item<'_>, new: &NewFile, file: &mut F::File) -> Result<(), TxnError> {
-        let shown = self.anchors.shown(&item.place);
+    fn stream(&self, item: &Item, file: &mut F::File) -> Result<(), TxnError> {
         let mut pack = match self.pack {
             Some((pack, _)) if item.store => {
                 Some(pack.lock().map_err(|_| TxnError::Bug("a staging thread died".to_owned()))?)
@@ -316,46 +272,19 @@ impl<F: Fs> Stager<'_, F> {
             _ => None,
         };
         let offset = pack.as_ref().map(|pack| pack.begin());
-        let mut hasher = Hasher::default();
-        let mut take = |piece: &[u8]| -> io::Result<()> {
-            hasher.update(piece);
+        self.read(item, |piece| {
             write_all(self.fs, file, piece)?;
             pack.as_mut().map_or(Ok(()), |pack| pack.piece(self.fs, piece))
-        };
-        match &new.content {
-            Content::File(path) => {
-                let source = self.fs.open_source(path).map_err(TxnError::at("open", path))?;
-                read_pieces(self.fs, &source, new.size, take).map_err(TxnError::at("copy", &shown))?;
-            }
-            Content::Stored => {
-                let there = self.blobs.read(self.fs, &new.entry.sha256, take);
-                if !there.map_err(TxnError::at("restore", &shown))? {
-                    return Err(self.not_stored(item));
-                }
-            }
-            Content::Bytes(bytes) => take(bytes).map_err(TxnError::at("write", &shown))?,
-        }
-        if hasher.finish() != new.entry.sha256 {
-            return Err(TxnError::SourceChanged { path: shown });
-        }
+        })?;
         if let (Some(mut pack), Some(offset)) = (pack, offset) {
-            pack.end(new.entry.sha256, offset);
+            pack.end(item.new.entry.sha256, offset);
         }
         Ok(())
-    }
-
-    fn not_stored(&self, item: &Item<'_>) -> TxnError {
-        let path = self.anchors.shown(&item.place);
-        TxnError::NotStored { path, sha256: item.new.entry().sha256.to_string() }
     }
 }
 
 /// Takes every step; `placed` grows with what must be taken back should a later one fail.
-fn put_into_place<F: Fs>(
-    fs: &F,
-    prepared: &Prepared<'_, F>,
-    placed: &mut Vec<usize>,
-) -> Result<(), TxnError> {
+fn put_into_place<F: Fs>(fs: &F, prepared: &Prepared<F>, placed: &mut Vec<usize>) -> Result<(), TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     for (index, step) in prepared.journal.steps.iter().enumerate() {
         let shown = prepared.anchors.shown(&step.place);
@@ -389,7 +318,7 @@ fn put_into_place<F: Fs>(
 }
 
 /// Takes back what [`put_into_place`] did, last first.
-fn take_back<F: Fs>(fs: &F, prepared: &Prepared<'_, F>, placed: &[usize]) -> Result<(), TxnError> {
+fn take_back<F: Fs>(fs: &F, prepared: &Prepared<F>, placed: &[usize]) -> Result<(), TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     for step in placed.iter().rev().map(|index| &prepared.journal.steps[*index]) {
         let shown = prepared.anchors.shown(&step.place);
@@ -424,7 +353,7 @@ fn take_back_step<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<()> {
 }
 
 /// Removes what was replaced; says whether there was anything. It was verified when it came out of its place.
-fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<'_, F>) -> Result<bool, TxnError> {
+fn tidy_fast<F: Fs>(fs: &F, prepared: &Prepared<F>) -> Result<bool, TxnError> {
     let mut dirs = Dirs::new(fs, &prepared.anchors);
     let mut removed = !prepared.journal.remove_dirs.is_empty();
     for step in &prepared.journal.steps {

@@ -3,14 +3,10 @@
 //! The outcome is the journal of the transaction and the list of what to stage; nothing is decided after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use super::roots::{
-    Record, Root, anchors_above, manifest_name, plan_roots, read_root, root_place, snapshot_root,
-};
+use super::roots::{Root, anchors_above, manifest_name, plan_roots, read_root, root_place, snapshot_root};
 use super::survey::{Presence, Survey, Volume, check, room};
-use super::written::Written;
 use super::{Content, NewFile, Request, TxnError};
 use crate::fs::entry::{Entry, EntryKind};
 use crate::fs::hash::Digest;
@@ -21,15 +17,15 @@ use crate::state::blobs::Blobs;
 use crate::state::heads;
 use crate::state::journal::{Action, Journal, STAGED_PREFIX, Step, TreeFile};
 use crate::state::managed;
-use crate::state::snapshot::{self, Header};
+use crate::state::snapshot::{self, Header, RecordedChange, Snapshot};
 
 /// A transaction that may begin.
 #[derive(Debug)]
-pub(super) struct Prepared<'a, F: Fs> {
+pub(super) struct Prepared<F: Fs> {
     pub(super) journal: Journal,
     pub(super) anchors: Anchors<F>,
     /// Files to stage.
-    pub(super) items: Vec<Item<'a>>,
+    pub(super) items: Vec<Item>,
     /// Contents on disk that the store does not have yet.
     pub(super) keep: Vec<Keep>,
     /// Where the new pack is staged, if there is anything to store.
@@ -41,59 +37,21 @@ pub(super) struct Prepared<'a, F: Fs> {
 
 /// A file to stage.
 #[derive(Debug)]
-pub(super) struct Item<'a> {
+pub(super) struct Item {
     /// Where it is staged.
-    pub(super) at: Staged,
+    pub(super) at: Place,
     /// Where it goes.
     pub(super) place: Place,
-    pub(super) new: New<'a>,
+    pub(super) new: NewFile,
     /// Whether its content belongs into the store.
     pub(super) store: bool,
     pub(super) mode: Mode,
 }
 
-/// Where a file is staged.
-#[derive(Debug)]
-pub(super) enum Staged {
-    /// Beside its place.
-    Beside(Place),
-    /// At this path in a tree that appears as a whole.
-    Inside(Place, RelPath),
-}
-
-impl Staged {
-    pub(super) fn place(&self) -> Result<Place, TxnError> {
-        match self {
-            Self::Beside(place) => Ok(place.clone()),
-            Self::Inside(top, path) => {
-                let path = top.path.join(path).map_err(|error| TxnError::bad_path(path.as_path(), &error))?;
-                Ok(Place { anchor: top.anchor, path })
-            }
-        }
-    }
-}
-
-/// A content to stage: one of the request, or one that follows from it.
-#[derive(Debug, Clone)]
-pub(super) enum New<'a> {
-    Asked(&'a NewFile),
-    Written(Arc<Written<'a>>),
-}
-
-impl New<'_> {
-    pub(super) fn entry(&self) -> Entry {
-        match self {
-            New::Asked(new) => new.entry,
-            New::Written(new) => new.entry,
-        }
-    }
-
-    pub(super) fn size(&self) -> u64 {
-        match self {
-            New::Asked(new) => new.size,
-            New::Written(new) => new.size,
-        }
-    }
+/// A content that follows from a request.
+pub(super) fn written(bytes: Vec<u8>) -> NewFile {
+    let entry = Entry::new(Digest::of(&bytes), EntryKind::Plain);
+    NewFile { entry, size: bytes.len() as u64, content: Content::Bytes(bytes.into()) }
 }
 
 /// A file whose content goes into the store before it is replaced.
@@ -119,13 +77,11 @@ pub(super) struct Store<'a, F: Fs> {
 }
 
 /// A place with what was and what shall be there.
-pub(super) struct Work<'a> {
+pub(super) struct Work {
     pub(super) place: Place,
     pub(super) id: PlaceId,
-    /// The path the request names, below its root.
-    pub(super) asked: Option<&'a RelPath>,
     pub(super) before: Option<Entry>,
-    pub(super) after: Option<New<'a>>,
+    pub(super) after: Option<NewFile>,
     /// Whether what was there belongs into the store.
     pub(super) keep: bool,
     /// Whether what shall be there belongs into the store.
@@ -133,11 +89,18 @@ pub(super) struct Work<'a> {
     pub(super) private: bool,
 }
 
+impl Work {
+    /// What shall be there, by its hash and kind.
+    pub(super) fn new_entry(&self) -> Option<Entry> {
+        self.after.as_ref().map(|new| new.entry)
+    }
+}
+
 /// Checks a request and plans it; nothing when it would change nothing.
-pub(super) fn prepare<'a, F: Fs>(
+pub(super) fn prepare<F: Fs>(
     store: &Store<'_, F>,
-    request: &'a Request,
-) -> Result<Option<Prepared<'a, F>>, TxnError> {
+    request: &Request,
+) -> Result<Option<Prepared<F>>, TxnError> {
     let mut anchors = Anchors::new();
     let state = anchors.add(store.fs, store.base_path.clone(), store.base.clone())?;
     let mut roots = Vec::with_capacity(request.roots.len());
@@ -159,7 +122,7 @@ pub(super) fn prepare<'a, F: Fs>(
     let mut works = works_of_changes(&mut survey, request, &roots)?;
     check(&mut survey, &works)?;
     let mut plan = plan_roots(&mut survey, request, &roots, &above, &store.next_id)?;
-    works.retain(|work| work.before != work.after.as_ref().map(New::entry));
+    works.retain(|work| work.before != work.new_entry());
     if works.is_empty() && plan.manifests.is_empty() {
         return Ok(None);
     }
@@ -168,7 +131,7 @@ pub(super) fn prepare<'a, F: Fs>(
     let keep = contents_to_keep(store, &mut survey, &works, &plan.manifests, &plan.newly_managed)?;
     let snapshot = snapshot_work(store, &mut survey, request, &roots, plan.records, state)?;
     let mut builder = Builder::new(store, works.len() + plan.manifests.len() + 1);
-    let new_contents = works.iter().any(|work| work.store && builder.is_new(work.after.as_ref()));
+    let new_contents = works.iter().any(|work| builder.is_new(work));
     let pack = if keep.is_empty() && !new_contents { None } else { Some(builder.pack(store, state)?) };
     builder.trees(&mut survey, &works, &plan.manifests)?;
     builder.files(&mut survey, works.iter().filter(|work| work.after.is_some()))?;
@@ -190,17 +153,8 @@ pub(super) fn prepare<'a, F: Fs>(
         steps: builder.steps,
         remove_dirs,
     };
-    let (mut items, snapshot_id) = (builder.items, store.next_id.clone());
-    // What several targets take from one file lies together, so that the file is read once.
-    items.sort_by(|a, b| source(a).cmp(&source(b)));
+    let (items, snapshot_id) = (builder.items, store.next_id.clone());
     Ok(Some(Prepared { journal, anchors, items, keep, pack, volumes, snapshot_id }))
-}
-
-fn source<'a>(item: &Item<'a>) -> Option<&'a Path> {
-    match &item.new {
-        New::Asked(NewFile { content: Content::File(path), .. }) => Some(path),
-        New::Asked(_) | New::Written(_) => None,
-    }
 }
 
 /// A place among our own files.
@@ -210,14 +164,14 @@ fn state_place<F: Fs>(store: &Store<'_, F>, anchor: usize, path: String) -> Resu
 }
 
 /// The snapshot, as one more file to create.
-fn snapshot_work<'a, F: Fs>(
+fn snapshot_work<F: Fs>(
     store: &Store<'_, F>,
     survey: &mut Survey<'_, F>,
     request: &Request,
     roots: &[Root],
-    records: Vec<Record<'a>>,
+    changes: Vec<RecordedChange>,
     state: usize,
-) -> Result<Work<'a>, TxnError> {
+) -> Result<Work, TxnError> {
     let header = Header {
         crewkit_snapshot: Header::FORMAT,
         id: store.next_id.clone(),
@@ -229,26 +183,26 @@ fn snapshot_work<'a, F: Fs>(
         plan_hash: request.plan_hash.clone(),
         rolled_back_to: request.rolled_back_to.clone(),
         roots: request.roots.iter().zip(roots).map(snapshot_root).collect(),
-        counts: snapshot::count(records.iter().flat_map(Record::changes)),
+        counts: snapshot::count(&changes),
     };
-    let written =
-        Written::new(move |out| snapshot::write(out, &header, records.iter().flat_map(Record::changes)))
-            .map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
-    let after = Some(New::Written(Arc::new(written)));
+    let mut bytes = Vec::new();
+    let encoded = Snapshot { header, changes }.encode(&mut bytes);
+    encoded.map_err(|error| TxnError::Bug(format!("encode snapshot: {error}")))?;
+    let after = Some(written(bytes));
     let place = state_place(store, state, format!("snapshots/{}{}", store.next_id, snapshot::ENDING))?;
     let id = survey.id(&place)?;
-    Ok(Work { place, id, asked: None, before: None, after, keep: false, store: false, private: true })
+    Ok(Work { place, id, before: None, after, keep: false, store: false, private: true })
 }
 
 /// The heads of the roots whose manifests change, as further files.
-fn head_works<'a, F: Fs>(
+fn head_works<F: Fs>(
     store: &Store<'_, F>,
     survey: &mut Survey<'_, F>,
     request: &Request,
     roots: &[Root],
-    manifests: &[Work<'a>],
+    manifests: &[Work],
     state: usize,
-) -> Result<Vec<Work<'a>>, TxnError> {
+) -> Result<Vec<Work>, TxnError> {
     let mut works = Vec::new();
     for (root, change) in roots.iter().zip(&request.roots) {
         let manifest = root_place(root, &manifest_name(&change.target)?, &change.path)?;
@@ -260,18 +214,18 @@ fn head_works<'a, F: Fs>(
         let name = heads::name(&change.target, &change.path);
         let place = state_place(store, state, format!("heads/{name}"))?;
         let (id, before, after) = (survey.id(&place)?, root.head.file, manifest.after.clone());
-        works.push(Work { place, id, asked: None, before, after, keep: false, store: false, private: true });
+        works.push(Work { place, id, before, after, keep: false, store: false, private: true });
     }
     Ok(works)
 }
 
-fn works_of_changes<'a, F: Fs>(
+fn works_of_changes<F: Fs>(
     survey: &mut Survey<'_, F>,
-    request: &'a Request,
+    request: &Request,
     roots: &[Root],
-) -> Result<Vec<Work<'a>>, TxnError> {
+) -> Result<Vec<Work>, TxnError> {
     let anchors = survey.anchors;
-    let mut works: Vec<Work<'a>> = Vec::with_capacity(request.changes.len());
+    let mut works: Vec<Work> = Vec::with_capacity(request.changes.len());
     for change in &request.changes {
         let root =
             roots.get(change.root).ok_or_else(|| TxnError::Bug("a change without a root".to_owned()))?;
@@ -281,9 +235,8 @@ fn works_of_changes<'a, F: Fs>(
             let reason = format!("the name `{name}` is reserved");
             return Err(TxnError::BadPath { path: anchors.shown(&place), reason });
         }
-        let after = change.after.as_ref().map(New::Asked);
-        let (id, asked, before) = (survey.id(&place)?, Some(&change.path), change.before);
-        works.push(Work { place, id, asked, before, after, keep: true, store: true, private: false });
+        let (id, before, after) = (survey.id(&place)?, change.before, change.after.clone());
+        works.push(Work { place, id, before, after, keep: true, store: true, private: false });
     }
     // A place can have several names.
     works.sort_by(|a, b| a.id.cmp(&b.id));
@@ -292,8 +245,7 @@ fn works_of_changes<'a, F: Fs>(
         if first.id != second.id {
             return false;
         }
-        let after = |work: &Work<'_>| work.after.as_ref().map(New::entry);
-        if first.before != second.before || after(first) != after(second) {
+        if first.before != second.before || first.new_entry() != second.new_entry() {
             twice.get_or_insert_with(|| anchors.shown(&first.place));
         }
         true
@@ -308,8 +260,8 @@ fn works_of_changes<'a, F: Fs>(
 fn contents_to_keep<F: Fs>(
     store: &Store<'_, F>,
     survey: &mut Survey<'_, F>,
-    works: &[Work<'_>],
-    manifests: &[Work<'_>],
+    works: &[Work],
+    manifests: &[Work],
     newly_managed: &[(Place, Entry)],
 ) -> Result<Vec<Keep>, TxnError> {
     let mut keep = Vec::new();
@@ -336,18 +288,18 @@ fn contents_to_keep<F: Fs>(
 }
 
 /// Collects steps and what to stage for them.
-struct Builder<'a, 'r, F: Fs> {
+struct Builder<'a, F: Fs> {
     id: String,
     blobs: &'a Blobs<F>,
     steps: Vec<Step>,
-    items: Vec<Item<'r>>,
+    items: Vec<Item>,
     /// Contents that go into the new pack.
     stored: HashSet<Digest>,
     /// By file system: the sizes of what goes onto it.
     needed: HashMap<u64, Vec<u64>>,
 }
 
-impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
+impl<'a, F: Fs> Builder<'a, F> {
     fn new(store: &Store<'a, F>, files: usize) -> Self {
         Self {
             id: store.next_id.clone(),
@@ -368,25 +320,25 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
         Ok(staged_at)
     }
 
-    fn is_new(&self, new: Option<&New<'_>>) -> bool {
-        new.is_some_and(|new| {
-            let sha256 = new.entry().sha256;
-            !self.blobs.contains(&sha256) && !self.stored.contains(&sha256)
-        })
+    /// Whether the new content belongs into the store, and is not in it.
+    fn is_new(&self, work: &Work) -> bool {
+        let is_new =
+            |entry: Entry| !self.blobs.contains(&entry.sha256) && !self.stored.contains(&entry.sha256);
+        work.store && work.new_entry().is_some_and(is_new)
     }
 
     fn next_staged(&self) -> String {
         Journal::staged_name(&self.id, self.steps.len())
     }
 
-    fn item(&mut self, at: Staged, work: &Work<'r>, device: u64) {
+    fn item(&mut self, at: Place, work: &Work, device: u64) {
         let Some(new) = &work.after else { return };
-        let store = work.store && self.is_new(Some(new));
+        let store = self.is_new(work);
         if store {
-            self.stored.insert(new.entry().sha256);
+            self.stored.insert(new.entry.sha256);
         }
-        self.needed.entry(device).or_default().push(new.size());
-        let mode = match (new.entry().mode_after(work.before), new.entry().kind) {
+        self.needed.entry(device).or_default().push(new.size);
+        let mode = match (new.entry.mode_after(work.before), new.entry.kind) {
             _ if work.private => Mode::Private,
             (Some(bits), _) => Mode::Exact(bits),
             (None, EntryKind::Executable) => Mode::Executable,
@@ -399,10 +351,10 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
     fn trees(
         &mut self,
         survey: &mut Survey<'_, F>,
-        works: &[Work<'r>],
-        manifests: &[Work<'r>],
+        works: &[Work],
+        manifests: &[Work],
     ) -> Result<(), TxnError> {
-        let mut trees: BTreeMap<(DirId, &str), (Place, Vec<&Work<'r>>)> = BTreeMap::new();
+        let mut trees: BTreeMap<(DirId, &str), (Place, Vec<&Work>)> = BTreeMap::new();
         for work in works.iter().chain(manifests).filter(|work| work.after.is_some()) {
             let presence = survey.presence(work.place.anchor, work.place.path.parent())?;
             if let Presence::Missing { above, top } = presence {
@@ -424,10 +376,10 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
                         break;
                     }
                 }
-                let at = Staged::Inside(staged_at.clone(), path.clone());
-                at.place()?;
-                self.item(at, work, device);
-                files.push(TreeFile { path, new: work.after.as_ref().map(New::entry) });
+                let at = staged_at.path.join(&path);
+                let at = at.map_err(|error| TxnError::bad_path(path.as_path(), &error))?;
+                self.item(Place { anchor: staged_at.anchor, path: at }, work, device);
+                files.push(TreeFile { path, new: work.new_entry() });
             }
             self.needed.entry(device).or_default().extend(std::iter::repeat_n(1, dirs.len() + 1));
             let action = Action::Tree { dirs: dirs.into_iter().collect(), files };
@@ -440,23 +392,20 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
     fn files<'w>(
         &mut self,
         survey: &mut Survey<'_, F>,
-        works: impl Iterator<Item = &'w Work<'r>>,
-    ) -> Result<(), TxnError>
-    where
-        'r: 'w,
-    {
+        works: impl Iterator<Item = &'w Work>,
+    ) -> Result<(), TxnError> {
         for work in works {
             if survey.presence(work.place.anchor, work.place.path.parent())?.is_missing() {
                 continue;
             }
-            let action = match (work.before, work.after.as_ref().map(New::entry)) {
+            let action = match (work.before, work.new_entry()) {
                 (None, Some(new)) => Action::Create { new: Some(new) },
                 (Some(old), Some(new)) => Action::Update { old, new },
                 (Some(old), None) => Action::Delete { old },
                 (None, None) => continue,
             };
             let staged = self.next_staged();
-            self.item(Staged::Beside(sibling(&work.place, &staged)?), work, work.id.dir.device);
+            self.item(sibling(&work.place, &staged)?, work, work.id.dir.device);
             self.steps.push(Step { place: work.place.clone(), staged, action });
         }
         Ok(())
@@ -468,7 +417,7 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
             .items
             .iter()
             .filter(|item| item.store)
-            .map(|item| (item.new.entry().sha256, item.new.size()))
+            .map(|item| (item.new.entry.sha256, item.new.size))
             .collect();
         let mut total = sizes.values().sum::<u64>();
         for kept in keep {
@@ -482,14 +431,10 @@ impl<'a, 'r, F: Fs> Builder<'a, 'r, F> {
 }
 
 /// Where a file is in the tree that appears with it.
-fn below(work: &Work<'_>) -> Result<RelPath, TxnError> {
+fn below(work: &Work) -> Result<RelPath, TxnError> {
     let outside = || TxnError::Bug("a file outside its tree".to_owned());
     let (_, rest) = work.id.path.split_once('/').ok_or_else(outside)?;
-    // Mostly the path that was asked for: then it is shared.
-    match work.asked {
-        Some(asked) if asked.as_str() == rest => Ok(asked.clone()),
-        _ => RelPath::new(rest).map_err(|_| outside()),
-    }
+    RelPath::new(rest).map_err(|_| outside())
 }
 
 /// The place of another name in the same directory.

@@ -2,13 +2,12 @@
 //! the snapshot says about them.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::prepare::{New, Work};
+use super::prepare::{Work, written};
 use super::survey::{Presence, Survey};
-use super::written::Written;
 use super::{ManifestChange, Request, RootChange, TxnError};
 use crate::fs::entry::{Entry, EntryKind, read_all};
 use crate::fs::hash::Digest;
@@ -46,11 +45,11 @@ pub(super) fn manifest_name(target: &str) -> Result<RelPath, TxnError> {
 
 /// What happens in all roots besides the files of the request.
 #[derive(Default)]
-pub(super) struct RootsPlan<'a> {
+pub(super) struct RootsPlan {
     /// Manifests to write or remove.
-    pub(super) manifests: Vec<Work<'a>>,
+    pub(super) manifests: Vec<Work>,
     /// What the snapshot records.
-    pub(super) records: Vec<Record<'a>>,
+    pub(super) records: Vec<RecordedChange>,
     /// Directories to remove if they are empty afterwards.
     pub(super) remove_dirs: BTreeSet<Place>,
     /// Files that are managed from now on without being written, and what the plan saw there.
@@ -58,17 +57,17 @@ pub(super) struct RootsPlan<'a> {
 }
 
 /// Plans the manifests of all roots.
-pub(super) fn plan_roots<'a, F: Fs>(
+pub(super) fn plan_roots<F: Fs>(
     survey: &mut Survey<'_, F>,
-    request: &'a Request,
+    request: &Request,
     roots: &[Root],
     above: &[Option<usize>],
     snapshot_id: &str,
-) -> Result<RootsPlan<'a>, TxnError> {
+) -> Result<RootsPlan, TxnError> {
     let anchors = survey.anchors;
     let mut all = RootsPlan::default();
     for (index, (root, change)) in roots.iter().zip(&request.roots).enumerate() {
-        let files: Vec<&'a Change> = request.changes.iter().filter(|file| file.root == index).collect();
+        let files: Vec<&Change> = request.changes.iter().filter(|file| file.root == index).collect();
         let made = directories_made(survey, root, &files)?;
         let plan = plan_manifest(root, change, made, &files, snapshot_id);
         for dir in &plan.remove_dirs {
@@ -79,20 +78,19 @@ pub(super) fn plan_roots<'a, F: Fs>(
         {
             all.remove_dirs.extend(dirs_above(anchors, root, anchor, old.created.above));
         }
-        if let Some(work) = manifest_work(survey, root, &change.target, &plan, request.now.to_string())? {
+        if let Some(work) = manifest_work(survey, root, &change.target, &plan, &request.now.to_string())? {
             // A root can have two names; its manifest is one.
-            let entry = |work: &Work<'_>| work.after.as_ref().map(New::entry);
             match all.manifests.iter().find(|known| known.id == work.id) {
-                Some(known) if entry(known) == entry(&work) => {}
+                Some(known) if known.new_entry() == work.new_entry() => {}
                 Some(_) => return Err(TxnError::Twice { path: anchors.shown(&work.place) }),
                 None => all.manifests.push(work),
             }
         }
-        let record = Record::new(index, root, plan.new, files);
-        for (path, entry) in record.newly_managed() {
-            all.newly_managed.push((root_place(root, path, &change.path)?, entry));
+        let (records, newly_managed) = records(index, root.history().as_ref(), plan.new.as_ref(), &files);
+        for (path, entry) in newly_managed {
+            all.newly_managed.push((root_place(root, &path, &change.path)?, entry));
         }
-        all.records.push(record);
+        all.records.extend(records.into_values());
     }
     Ok(all)
 }
@@ -302,104 +300,60 @@ fn plan_manifest(
     ManifestPlan { new: Some(Arc::new(new)), touched, remove_dirs }
 }
 
-fn manifest_work<'a, F: Fs>(
+fn manifest_work<F: Fs>(
     survey: &mut Survey<'_, F>,
     root: &Root,
     target: &str,
     plan: &ManifestPlan,
-    now: String,
-) -> Result<Option<Work<'a>>, TxnError> {
+    now: &str,
+) -> Result<Option<Work>, TxnError> {
     if !plan.touched {
         return Ok(None);
     }
     let place = root_place(root, &manifest_name(target)?, Path::new(""))?;
-    let after = match plan.new.clone() {
-        None => None,
-        Some(manifest) => {
-            let written = Written::new(move |out| managed::write(&manifest, &now, out));
-            let written = written.map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))?;
-            Some(New::Written(Arc::new(written)))
-        }
+    let encoded = |manifest: &Arc<TargetManifest>| {
+        let mut bytes = Vec::new();
+        let encoded = managed::write(manifest, now, &mut bytes);
+        encoded.map(|()| written(bytes)).map_err(|error| TxnError::Bug(format!("encode manifest: {error}")))
     };
+    let after = plan.new.as_ref().map(encoded).transpose()?;
     let (id, before) = (survey.id(&place)?, root.file);
-    Ok(Some(Work { place, id, asked: None, before, after, keep: root.foreign, store: false, private: false }))
+    Ok(Some(Work { place, id, before, after, keep: root.foreign, store: false, private: false }))
 }
 
-/// What the snapshot says about a root.
-pub(super) struct Record<'a> {
+/// What the snapshot says about a root, by path; and which files become managed without being written.
+fn records(
     root: usize,
-    /// The changes that were asked for, sorted by path.
-    asked: Vec<&'a Change>,
-    old: Option<Arc<TargetManifest>>,
-    new: Option<Arc<TargetManifest>>,
-    /// Places where only the manifest changes, sorted by path.
-    others: Vec<RecordedChange>,
-}
-
-impl<'a> Record<'a> {
-    fn new(index: usize, root: &Root, new: Option<Arc<TargetManifest>>, mut asked: Vec<&'a Change>) -> Self {
-        asked.sort_by(|a, b| a.path.cmp(&b.path));
-        // A path that the request names twice counts once, as it did last.
-        asked.reverse();
-        asked.dedup_by(|second, first| first.path == second.path);
-        asked.reverse();
-        let mut record = Self { root: index, asked, old: root.history(), new, others: Vec::new() };
-        record.others = side_by_side(listed(record.old.as_ref()), listed(record.new.as_ref()))
-            .filter(|(was, is)| was != is)
-            .filter_map(|(was, is)| {
-                let path = &was.or(is)?.path;
-                if record.asked.binary_search_by(|file| file.path.cmp(path)).is_ok() {
-                    return None;
-                }
-                // Untouched on disk: what the manifest says is there now is what is there, or it is gone.
-                let there = is.map(ManagedFile::entry);
-                Some(RecordedChange {
-                    root: index,
-                    path: path.clone(),
-                    before: there,
-                    after: there,
-                    was_managed: was.map(WasManaged::from),
-                    managed: is.is_some(),
-                })
-            })
-            .collect();
-        record
+    old: Option<&Arc<TargetManifest>>,
+    new: Option<&Arc<TargetManifest>>,
+    asked: &[&Change],
+) -> (BTreeMap<RelPath, RecordedChange>, Vec<(RelPath, Entry)>) {
+    let mut records = BTreeMap::new();
+    let mut newly_managed = Vec::new();
+    // A path that the request names twice counts once, as it did last.
+    for file in asked {
+        let (path, after) = (file.path.clone(), file.after.as_ref().map(|new| new.entry));
+        let record =
+            RecordedChange { root, path, before: file.before, after, was_managed: None, managed: false };
+        records.insert(file.path.clone(), record);
     }
-
-    /// Files that become managed without being written.
-    fn newly_managed(&self) -> impl Iterator<Item = (&RelPath, Entry)> {
-        self.others.iter().filter_map(|change| {
-            let (was, is) = (change.was_managed.as_ref().map(|was| was.sha256), change.after?);
-            (change.managed && was != Some(is.sha256)).then_some((&change.path, is))
-        })
-    }
-
-    /// All changes, sorted by path; made anew each time, because there can be many.
-    pub(super) fn changes(&self) -> impl Iterator<Item = RecordedChange> {
-        let mut asked = self.asked.iter().peekable();
-        let mut others = self.others.iter().peekable();
-        std::iter::from_fn(move || match (asked.peek(), others.peek()) {
-            (Some(file), Some(other)) if file.path > other.path => others.next().cloned(),
-            (Some(_), _) => asked.next().map(|file| self.change(file)),
-            (None, _) => others.next().cloned(),
-        })
-    }
-
-    fn change(&self, file: &Change) -> RecordedChange {
-        let find = |manifest: Option<&'_ Arc<TargetManifest>>| {
-            let files = listed(manifest);
-            let at = files.binary_search_by(|listed| listed.path.cmp(&file.path)).ok()?;
-            files.get(at).map(WasManaged::from)
-        };
-        RecordedChange {
-            root: self.root,
-            path: file.path.clone(),
-            before: file.before,
-            after: file.after.as_ref().map(|new| new.entry),
-            was_managed: find(self.old.as_ref()),
-            managed: find(self.new.as_ref()).is_some(),
+    for (was, is) in side_by_side(listed(old), listed(new)) {
+        let Some(ManagedFile { path, .. }) = was.or(is) else { continue };
+        let (was_managed, managed) = (was.map(WasManaged::from), is.is_some());
+        if let Some(record) = records.get_mut(path) {
+            (record.was_managed, record.managed) = (was_managed, managed);
+        } else if was != is {
+            // Untouched on disk: what the manifest says is there now is what is there, or it is gone.
+            let there = is.map(ManagedFile::entry);
+            let hash = was.map(|was| was.sha256);
+            let entry = there.filter(|entry| hash != Some(entry.sha256));
+            newly_managed.extend(entry.map(|entry| (path.clone(), entry)));
+            let (before, after, path) = (there, there, path.clone());
+            let record = RecordedChange { root, path: path.clone(), before, after, was_managed, managed };
+            records.insert(path, record);
         }
     }
+    (records, newly_managed)
 }
 
 fn listed(manifest: Option<&Arc<TargetManifest>>) -> &[ManagedFile] {

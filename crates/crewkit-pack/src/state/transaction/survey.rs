@@ -136,7 +136,7 @@ pub(crate) fn file_at(found: Observed, path: impl Fn() -> PathBuf) -> Result<Opt
 }
 
 /// Every place still holds what the plan saw.
-pub(super) fn check<F: Fs>(survey: &mut Survey<'_, F>, works: &[Work<'_>]) -> Result<(), TxnError> {
+pub(super) fn check<F: Fs>(survey: &mut Survey<'_, F>, works: &[Work]) -> Result<(), TxnError> {
     for work in works {
         let anchors = survey.anchors;
         let path = || anchors.shown(&work.place);
