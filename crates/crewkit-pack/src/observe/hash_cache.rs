@@ -15,9 +15,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crewkit_core::Limits;
@@ -28,8 +27,6 @@ use crate::fs::hash::Digest;
 use crate::fs::{FileKind, RealFs, Stat};
 
 mod table;
-
-use table::{Days, Held, Table};
 
 /// Facts that follow from content alone; bits, so that one entry can carry several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,24 +71,32 @@ pub struct HashCache {
     file: Option<PathBuf>,
     most: usize,
     clock: Arc<dyn Fn() -> SystemTime + Send + Sync>,
-    /// What the file holds, once it is needed.
-    table: OnceLock<Table>,
-    /// Reads the file meanwhile.
-    reading: Mutex<Option<JoinHandle<Table>>>,
-    fresh: RwLock<HashMap<Key, Fresh>>,
-    /// Whether there is anything in `fresh`: mostly not, and then threads need not meet at its lock.
-    has_fresh: AtomicBool,
-    /// How much was learned since the cache was saved.
-    unsaved: AtomicUsize,
+    /// What is known; it is read from the file when it is needed.
+    entries: LazyLock<RwLock<Entries>, Box<dyn FnOnce() -> RwLock<Entries> + Send>>,
     /// How many days an entry that nobody uses stays.
     days: u64,
     /// Whether a device's clock can be relied on.
     devices: RwLock<HashMap<u64, bool>>,
 }
 
-/// Something learned by this process.
+/// What is known of files and directories.
+#[derive(Default)]
+struct Entries {
+    by_key: HashMap<Key, Entry>,
+    /// How much was learned since they were saved.
+    unsaved: usize,
+}
+
+struct Entry {
+    held: Held,
+    /// The day it was used last, as far as the file knows; nothing when the file does not have it.
+    day: Option<u16>,
+    /// Whether it was used since.
+    used: AtomicBool,
+}
+
 #[derive(Debug, Clone)]
-enum Fresh {
+enum Held {
     File(Known),
     Names(Names),
 }
@@ -139,18 +144,8 @@ impl std::fmt::Debug for HashCache {
 impl HashCache {
     /// A cache that lives as long as the process.
     pub fn in_memory(clock: Arc<dyn Fn() -> SystemTime + Send + Sync>) -> Self {
-        Self {
-            file: None,
-            most: usize::MAX,
-            clock,
-            table: OnceLock::new(),
-            reading: Mutex::default(),
-            fresh: RwLock::default(),
-            has_fresh: AtomicBool::new(false),
-            unsaved: AtomicUsize::new(0),
-            days: u64::MAX,
-            devices: RwLock::default(),
-        }
+        let entries = LazyLock::new(Box::new(RwLock::default) as Box<dyn FnOnce() -> _ + Send>);
+        Self { file: None, most: usize::MAX, clock, entries, days: u64::MAX, devices: RwLock::default() }
     }
 
     /// A cache kept in `file`, within `limits`. A file that cannot be used counts as empty.
@@ -159,42 +154,35 @@ impl HashCache {
     pub fn open(file: PathBuf, limits: &Limits, clock: Arc<dyn Fn() -> SystemTime + Send + Sync>) -> Self {
         let most = usize::try_from(limits.pack_hash_cache_entries).unwrap_or(usize::MAX);
         let from = file.clone();
-        let reading = std::thread::Builder::new().spawn(move || Table::read(&from)).ok();
-        let (reading, days) = (Mutex::new(reading), limits.pack_cache_days);
-        Self { file: Some(file), most, reading, days, ..Self::in_memory(clock) }
+        let read = move || std::fs::read(from).ok().and_then(|bytes| table::decode(&bytes));
+        let reading = std::thread::Builder::new().spawn(read);
+        let entries = LazyLock::new(Box::new(move || {
+            let by_key = reading.ok().and_then(|thread| thread.join().ok()).flatten().unwrap_or_default();
+            RwLock::new(Entries { by_key, unsaved: 0 })
+        }) as Box<dyn FnOnce() -> _ + Send>);
+        Self { file: Some(file), most, entries, days: limits.pack_cache_days, ..Self::in_memory(clock) }
     }
 
-    fn table(&self) -> &Table {
-        self.table.get_or_init(|| {
-            let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner).take();
-            reading.and_then(|thread| thread.join().ok()).unwrap_or_default()
-        })
-    }
-
-    fn fresh(&self, key: &Key) -> Option<Fresh> {
-        if !self.has_fresh.load(Ordering::Acquire) {
-            return None;
-        }
-        self.fresh.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    fn held(&self, stat: &Stat) -> Option<Held> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.by_key.get(&key(stat)?)?;
+        entry.used.store(true, Ordering::Relaxed);
+        Some(entry.held.clone())
     }
 
     /// What is known about a file of these stat data.
     pub fn get(&self, stat: &Stat) -> Option<Known> {
-        let key = key(stat)?;
-        match self.fresh(&key) {
-            Some(Fresh::File(known)) => Some(known),
-            Some(Fresh::Names(_)) => None,
-            None => self.table().file(&key),
+        match self.held(stat)? {
+            Held::File(known) => Some(known),
+            Held::Names(_) => None,
         }
     }
 
     /// The names in a directory of these stat data, if they are known.
     pub(crate) fn names(&self, stat: &Stat) -> Option<Names> {
-        let key = key(stat)?;
-        match self.fresh(&key) {
-            Some(Fresh::Names(names)) => Some(names),
-            Some(Fresh::File(_)) => None,
-            None => self.table().names(&key).map(|names| Names(names.into())),
+        match self.held(stat)? {
+            Held::Names(names) => Some(names),
+            Held::File(_) => None,
         }
     }
 
@@ -205,7 +193,7 @@ impl HashCache {
 
     /// Remembers the names in a directory; its stat data must be the same before and after they were read.
     pub(crate) fn keep_names(&self, stat: &Stat, names: Names) {
-        self.put(stat, Fresh::Names(names));
+        self.put(stat, Held::Names(names));
     }
 
     /// The hash of the open `file`, whose stat data were taken before; read only if it is not known.
@@ -219,7 +207,7 @@ impl HashCache {
         let known = Known { sha256: hash_file(&RealFs::default(), &file, stat.size)?, marks: Marks::NONE };
         let same = crate::fs::stat_of(&file).is_ok_and(|after| after == *stat);
         if same && settled(stat, now) && self.reliable(stat.device, || crate::fs::has_local_clock(&file)) {
-            self.put(stat, Fresh::File(known));
+            self.put(stat, Held::File(known));
         }
         Ok(known)
     }
@@ -227,15 +215,15 @@ impl HashCache {
     /// Notes a fact about a file whose hash is remembered.
     pub fn mark(&self, stat: &Stat, marks: Marks) {
         if let Some(known) = self.get(stat).filter(|known| !known.marks.has(marks)) {
-            self.put(stat, Fresh::File(Known { marks: Marks(known.marks.0 | marks.0), ..known }));
+            self.put(stat, Held::File(Known { marks: Marks(known.marks.0 | marks.0), ..known }));
         }
     }
 
-    fn put(&self, stat: &Stat, learned: Fresh) {
+    fn put(&self, stat: &Stat, held: Held) {
         if let Some(key) = key(stat) {
-            self.fresh.write().unwrap_or_else(PoisonError::into_inner).insert(key, learned);
-            self.has_fresh.store(true, Ordering::Release);
-            self.unsaved.fetch_add(1, Ordering::Relaxed);
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            entries.by_key.insert(key, Entry { held, day: None, used: AtomicBool::new(true) });
+            entries.unsaved += 1;
         }
     }
 
@@ -248,34 +236,30 @@ impl HashCache {
         })
     }
 
-    fn days(&self) -> Days {
-        let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let today = u16::try_from(since.as_secs() / (24 * 60 * 60)).unwrap_or(u16::MAX);
-        Days { today, oldest: today.saturating_sub(u16::try_from(self.days).unwrap_or(u16::MAX)) }
-    }
-
     /// Keeps what is new for the next process. Failing is not an error: the cache only saves time.
     pub fn save(&self) {
         let Some(file) = &self.file else { return };
-        let days = self.days();
+        let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let today = u16::try_from(since.as_secs() / (24 * 60 * 60)).unwrap_or(u16::MAX);
+        let oldest = today.saturating_sub(u16::try_from(self.days).unwrap_or(u16::MAX));
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         // What is used must not look unused, so now and then the day is noted although nothing was learned.
-        let is_worth_it = self.unsaved.load(Ordering::Relaxed) >= WORTH_SAVING
-            || self.table().used_again_after(days.oldest + (days.today - days.oldest) / 2);
-        if !is_worth_it {
+        let middle = oldest + (today - oldest) / 2;
+        let is_due = |entry: &mut Entry| *entry.used.get_mut() && entry.day.is_some_and(|day| day < middle);
+        if entries.unsaved < WORTH_SAVING && !entries.by_key.values_mut().any(is_due) {
             return;
         }
-        self.unsaved.store(0, Ordering::Relaxed);
-        let fresh = self.fresh.read().unwrap_or_else(PoisonError::into_inner);
-        let nothing = Table::default();
-        let all_fits = self.table().len() + fresh.len() <= self.most;
-        let old = if all_fits { self.table() } else { &nothing };
-        let held = |learned| match learned {
-            &Fresh::File(known) => Held::File(known),
-            Fresh::Names(names) => Held::Names(&names.0),
-        };
-        let learned = fresh.iter().map(|(key, learned)| (*key, held(learned)));
-        let table = Table::build(learned, fresh.len(), old, days);
-        let _ = atomic::write_cache(file, table.as_bytes());
+        entries.unsaved = 0;
+        let all_fits = entries.by_key.len() <= self.most;
+        let mut kept = Vec::new();
+        for (key, entry) in &mut entries.by_key {
+            let is_used = *entry.used.get_mut();
+            entry.day = entry.day.map(|day| if is_used { today } else { day });
+            if entry.day.is_none_or(|day| all_fits && day >= oldest) {
+                kept.push((*key, &entry.held, entry.day.unwrap_or(today)));
+            }
+        }
+        let _ = atomic::write_cache(file, &table::encode(&kept));
     }
 }
 

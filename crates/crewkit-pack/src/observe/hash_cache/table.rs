@@ -1,228 +1,81 @@
-//! The entries as they lie in the file: a hash table with open addressing, used without unpacking.
+//! The entries as they lie in the file.
 //!
 //! ```text
-//! magic · slots · entries · length of names · checksum of the rest | slots: key, hash, marks | names of directories
+//! magic · checksum of the rest | entries: key, day and marks and length, hash or names
 //! ```
 //!
-//! with numbers as 64-bit little-endian. The slot of a directory holds in place of a hash where its names are.
+//! with numbers as 64-bit little-endian.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 
-use super::{Key, Known, Marks};
+use super::{Entry, Held, Key, Known, Marks, Names};
 use crate::fs::hash::Digest;
 
 /// Raised when the meaning of entries or marks changes; older files are then ignored.
-const MAGIC: [u8; 8] = *b"crewhc03";
-const HEADER: usize = 40;
-const SLOT: usize = 80;
+const MAGIC: [u8; 8] = *b"crewhc04";
 
-/// The mark of a slot that is about a directory.
-const NAMES: u64 = 1 << 63;
-/// Where in the marks of a slot the day is on which the entry was used last.
-const DAY_SHIFT: u32 = 32;
+/// Where in a number the day is on which the entry was used last, above the marks and the length of what follows.
+const DAY_SHIFT: u32 = 48;
+const MARKS_SHIFT: u32 = 32;
+/// The mark of a directory.
+const NAMES: u64 = 1 << 15;
 
-/// What a slot holds.
-pub(super) enum Held<'a> {
-    File(Known),
-    Names(&'a [u8]),
-}
-
-#[derive(Default)]
-pub(super) struct Table {
-    bytes: Vec<u8>,
-    slots: usize,
-    count: usize,
-    /// A bit for each slot that was used since the table was read.
-    used: Vec<AtomicU64>,
-}
-
-/// Days since 1970, and the oldest day an entry may have been used last.
-#[derive(Clone, Copy)]
-pub(super) struct Days {
-    pub(super) today: u16,
-    pub(super) oldest: u16,
-}
-
-impl Table {
-    /// What is in `file`; nothing when that cannot be used.
-    pub(super) fn read(file: &Path) -> Self {
-        std::fs::read(file).ok().and_then(Self::from_bytes).unwrap_or_default()
+/// The entries in the bytes of a file; nothing when these cannot be used.
+pub(super) fn decode(bytes: &[u8]) -> Option<HashMap<Key, Entry>> {
+    let (mut sum, mut body) = bytes.strip_prefix(&MAGIC)?.split_at_checked(8)?;
+    if word(&mut sum)? != checksum(body) {
+        return None;
     }
-
-    fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
-        let (header, body) = bytes.split_at_checked(HEADER)?;
-        let number = |at: usize| word(header, at);
-        let length = |at: usize| usize::try_from(number(at)?).ok();
-        let (slots, count, names) = (length(8)?, length(16)?, length(24)?);
-        let sound = header.starts_with(&MAGIC)
-            && Some(body.len()) == slots.checked_mul(SLOT)?.checked_add(names)
-            && count < slots
-            && number(32)? == checksum(body);
-        let used = std::iter::repeat_with(AtomicU64::default).take(slots.div_ceil(64)).collect();
-        sound.then_some(Self { bytes, slots, count, used })
-    }
-
-    /// A table of `count` new entries and the `old` ones they do not replace and that were used not too long ago.
-    pub(super) fn build<'a>(
-        new: impl Iterator<Item = (Key, Held<'a>)>,
-        count: usize,
-        old: &'a Self,
-        days: Days,
-    ) -> Self {
-        let most = old.count + count;
-        let slots = most + most / 3 + 1;
-        let mut table = Self { bytes: vec![0; HEADER + slots * SLOT], slots, ..Self::default() };
-        let old = old.entries(days.today).filter(|(.., day)| *day >= days.oldest);
-        for (key, held, day) in new.map(|(key, held)| (key, held, days.today)).chain(old) {
-            table.insert(&key, &held, day);
-        }
-        // The checksum takes eight bytes at a time.
-        table.bytes.resize(table.bytes.len().next_multiple_of(8), 0);
-        let names = table.bytes.len() - HEADER - slots * SLOT;
-        let numbers = [slots as u64, table.count as u64, names as u64, checksum(&table.bytes[HEADER..])];
-        table.bytes[..8].copy_from_slice(&MAGIC);
-        for (part, number) in table.bytes[8..HEADER].chunks_exact_mut(8).zip(numbers) {
-            part.copy_from_slice(&number.to_le_bytes());
-        }
-        table
-    }
-
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Adds an entry unless there is one.
-    fn insert(&mut self, key: &Key, held: &Held<'_>, day: u16) {
-        let mut at = start(key, self.slots);
-        while let Some(found) = self.key_at(at) {
-            if found == *key {
-                return;
-            }
-            at = (at + 1) % self.slots;
-        }
-        let (marks, value) = match held {
-            Held::File(known) => (known.marks.0, *known.sha256.as_bytes()),
-            Held::Names(names) => {
-                let mut value = [0; 32];
-                value[..8].copy_from_slice(&(self.bytes.len() as u64).to_le_bytes());
-                value[8..16].copy_from_slice(&(names.len() as u64).to_le_bytes());
-                self.bytes.extend_from_slice(names);
-                (NAMES, value)
-            }
-        };
-        let slot = &mut self.bytes[HEADER + at * SLOT..][..SLOT];
-        for (part, value) in slot.chunks_exact_mut(8).zip(key) {
-            part.copy_from_slice(&value.to_le_bytes());
-        }
-        slot[40..72].copy_from_slice(&value);
-        slot[72..].copy_from_slice(&(marks | u64::from(day) << DAY_SHIFT).to_le_bytes());
-        self.count += 1;
-    }
-
-    fn slot(&self, at: usize) -> Option<&[u8]> {
-        self.bytes.get(HEADER + at * SLOT..)?.get(..SLOT)
-    }
-
-    /// The key in a slot; nothing when it is empty.
-    fn key_at(&self, at: usize) -> Option<Key> {
-        let slot = self.slot(at)?;
+    let mut entries = HashMap::new();
+    while !body.is_empty() {
         let mut key = [0; 5];
-        for (index, value) in key.iter_mut().enumerate() {
-            *value = word(slot, index * 8)?;
+        for part in &mut key {
+            *part = word(&mut body)?;
         }
-        (key != [0; 5]).then_some(key)
+        let about = word(&mut body)?;
+        let (value, rest) = body.split_at_checked(usize::try_from(about & u64::from(u32::MAX)).ok()?)?;
+        body = rest;
+        let marks = about >> MARKS_SHIFT & u64::from(u16::MAX);
+        let held = if marks == NAMES {
+            Held::Names(Names(value.into()))
+        } else {
+            let sha256 = Digest::from_bytes(value.try_into().ok()?);
+            Held::File(Known { sha256, marks: Marks(marks) })
+        };
+        let day = u16::try_from(about >> DAY_SHIFT).ok();
+        entries.insert(key, Entry { held, day, used: AtomicBool::new(false) });
     }
-
-    fn held_at(&self, at: usize) -> Option<Held<'_>> {
-        let slot = self.slot(at)?;
-        let marks = word(slot, 72)?;
-        if marks & NAMES == 0 {
-            let sha256 = Digest::from_bytes(slot[40..72].try_into().ok()?);
-            return Some(Held::File(Known { sha256, marks: Marks(marks & u64::from(u32::MAX)) }));
-        }
-        let number = |at: usize| usize::try_from(word(slot, at)?).ok();
-        Some(Held::Names(self.bytes.get(number(40)?..)?.get(..number(48)?)?))
-    }
-
-    fn get(&self, key: &Key) -> Option<Held<'_>> {
-        if self.slots == 0 {
-            return None;
-        }
-        let mut at = start(key, self.slots);
-        for _ in 0..self.slots {
-            if self.key_at(at)? == *key {
-                if let Some(used) = self.used.get(at / 64) {
-                    used.fetch_or(1 << (at % 64), Ordering::Relaxed);
-                }
-                return self.held_at(at);
-            }
-            at = (at + 1) % self.slots;
-        }
-        None
-    }
-
-    /// What is known about a file.
-    pub(super) fn file(&self, key: &Key) -> Option<Known> {
-        match self.get(key)? {
-            Held::File(known) => Some(known),
-            Held::Names(_) => None,
-        }
-    }
-
-    /// The names in a directory.
-    pub(super) fn names(&self, key: &Key) -> Option<&[u8]> {
-        match self.get(key)? {
-            Held::Names(names) => Some(names),
-            Held::File(_) => None,
-        }
-    }
-
-    /// The entries, and when each was used last.
-    fn entries(&self, today: u16) -> impl Iterator<Item = (Key, Held<'_>, u16)> {
-        (0..self.slots)
-            .filter_map(move |at| Some((self.key_at(at)?, self.held_at(at)?, self.day_at(at, today)?)))
-    }
-
-    fn day_at(&self, at: usize, today: u16) -> Option<u16> {
-        let used =
-            self.used.get(at / 64).is_some_and(|used| used.load(Ordering::Relaxed) >> (at % 64) & 1 == 1);
-        let stored = word(self.slot(at)?, 72)? >> DAY_SHIFT & u64::from(u16::MAX);
-        if used { Some(today) } else { u16::try_from(stored).ok() }
-    }
-
-    /// Whether an entry that was used now was last used before `day`, as far as the file knows.
-    pub(super) fn used_again_after(&self, day: u16) -> bool {
-        (0..self.slots).any(|at| {
-            let stored =
-                self.slot(at).and_then(|slot| word(slot, 72)).map(|marks| marks >> DAY_SHIFT & 0xffff);
-            let is_used = |used: &AtomicU64| used.load(Ordering::Relaxed) >> (at % 64) & 1 == 1;
-            self.used.get(at / 64).is_some_and(is_used)
-                && stored.is_some_and(|stored| stored < u64::from(day))
-        })
-    }
+    Some(entries)
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..)?.get(..8)?.try_into().ok()?))
+/// The bytes of a file with these entries, each with the day it was used last.
+pub(super) fn encode(entries: &[(Key, &Held, u16)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (key, held, day) in entries {
+        let (marks, value) = match held {
+            Held::File(known) => (known.marks.0, known.sha256.as_bytes().as_slice()),
+            Held::Names(names) => (NAMES, &*names.0),
+        };
+        let about = u64::from(*day) << DAY_SHIFT | marks << MARKS_SHIFT | value.len() as u64;
+        body.extend(key.iter().chain([&about]).flat_map(|number| number.to_le_bytes()));
+        body.extend_from_slice(value);
+    }
+    [&MAGIC, checksum(&body).to_le_bytes().as_slice(), &body].concat()
 }
 
-const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// Where the search for a key starts: its mixed bits as a fraction of the table.
-#[expect(clippy::cast_possible_truncation, reason = "the product of a fraction and a usize is a usize")]
-fn start(key: &Key, slots: usize) -> usize {
-    let mixed = key.iter().fold(0_u64, |sum, part| (sum ^ part).wrapping_mul(MIX).rotate_left(29));
-    ((u128::from(mixed.wrapping_mul(MIX)) * slots as u128) >> 64) as usize
+/// Takes the first number off.
+fn word(bytes: &mut &[u8]) -> Option<u64> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*first))
 }
 
 /// Guards against torn or rotten files, not against an enemy, who could as well change the program.
 fn checksum(body: &[u8]) -> u64 {
-    body.chunks_exact(8)
-        .map(|chunk| word(chunk, 0).unwrap_or_default())
-        .fold(MIX, |sum, part| (sum.rotate_left(5) ^ part).wrapping_mul(MIX))
+    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+    body.chunks(8).fold(MIX, |sum, chunk| {
+        let part = chunk.iter().rev().fold(0, |part, byte| part << 8 | u64::from(*byte));
+        (sum.rotate_left(5) ^ part).wrapping_mul(MIX)
+    })
 }

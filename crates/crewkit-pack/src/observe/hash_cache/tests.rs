@@ -80,7 +80,7 @@ fn entries_survive_the_file_and_damage_empties_it() {
     let cache = open();
     for number in 1..=100_u64 {
         let known = Known { sha256: Digest::of(&number.to_le_bytes()), marks: Marks::NONE };
-        cache.put(&numbered(number), Fresh::File(known));
+        cache.put(&numbered(number), Held::File(known));
     }
     cache.mark(&numbered(7), Marks::SKILL);
     let names: Names = [(FileKind::File, "SKILL.md"), (FileKind::Directory, "scripts")].into_iter().collect();
@@ -91,7 +91,7 @@ fn entries_survive_the_file_and_damage_empties_it() {
     // Saved twice, so that what was there before is carried over.
     let more = open();
     for number in 2001..=2100 {
-        more.put(&numbered(number), Fresh::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
+        more.put(&numbered(number), Held::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
     }
     more.save();
 
@@ -126,7 +126,7 @@ fn above_the_limit_only_what_is_new_is_kept() {
     let known = Known { sha256: Digest::of(b""), marks: Marks::NONE };
     for range in [1..=60, 61..=120] {
         let cache = HashCache::open(file.clone(), &limits(100), later(Duration::ZERO));
-        range.for_each(|number| cache.put(&numbered(number), Fresh::File(known)));
+        range.for_each(|number| cache.put(&numbered(number), Held::File(known)));
         cache.save();
     }
     let cache = HashCache::open(file, &limits(100), later(Duration::ZERO));
@@ -137,7 +137,7 @@ fn above_the_limit_only_what_is_new_is_kept() {
 fn a_few_entries_are_not_worth_a_write() {
     let dir = tempfile::tempdir().unwrap();
     let cache = HashCache::open(file_in(dir.path()), &limits(100), later(Duration::ZERO));
-    cache.put(&numbered(1), Fresh::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
+    cache.put(&numbered(1), Held::File(Known { sha256: Digest::of(b""), marks: Marks::NONE }));
     cache.save();
     assert!(!file_in(dir.path()).exists());
 }
@@ -152,7 +152,7 @@ fn it_is_written_only_when_something_was_learned_and_forgets_what_nobody_uses() 
         |days: u64| HashCache::open(file.clone(), &limits(1000), later(DAY * u32::try_from(days).unwrap()));
     let known = Known { sha256: Digest::of(b""), marks: Marks::NONE };
     let cache = after(0);
-    (1..=100).for_each(|number| cache.put(&numbered(number), Fresh::File(known)));
+    (1..=100).for_each(|number| cache.put(&numbered(number), Held::File(known)));
     cache.save();
     let written = || std::fs::metadata(&file).unwrap().ino();
     let first = written();
@@ -171,7 +171,7 @@ fn it_is_written_only_when_something_was_learned_and_forgets_what_nobody_uses() 
     later_on.save();
     assert_ne!(written(), first);
     let much_later = after(days + 2);
-    (201..=300).for_each(|number| much_later.put(&numbered(number), Fresh::File(known)));
+    (201..=300).for_each(|number| much_later.put(&numbered(number), Held::File(known)));
     much_later.save();
     let last = after(days + 2);
     assert_eq!(
