@@ -14,7 +14,6 @@ use crate::error::{PackError, Result};
 use crate::observe::hash_cache::{self, HashCache};
 use crate::state::home::{Locked, Pending, StateHome};
 use crate::state::lock::LockRequest;
-use crate::state::managed::KnownManifests;
 use crate::state::transaction::{Outcome, Recovered};
 use session::{Session, repo_of};
 
@@ -69,12 +68,11 @@ impl Consent {
 }
 
 /// The pack service: surroundings, remembered hashes, and plans that wait for approval.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pack {
     env: Env,
     cache: Arc<HashCache>,
     manifest: Arc<LastManifest>,
-    known: Arc<KnownManifests>,
     tokens: Arc<Mutex<Tokens>>,
     session: Choices,
 }
@@ -82,21 +80,13 @@ pub struct Pack {
 impl Pack {
     /// A service in these surroundings. Reads the hash cache, nothing else.
     pub fn new(env: Env) -> Self {
-        let manifest = LastManifest::in_file(manifest::cache_file_in(&env.state_dir()));
-        Self::with_manifest(env, Arc::new(manifest))
-    }
-
-    /// A service in these surroundings that shares what is remembered of the manifest.
-    fn with_manifest(env: Env, manifest: Arc<LastManifest>) -> Self {
-        let file = hash_cache::file_in(&env.state_dir());
-        let cache = HashCache::open(file, &env.limits, env.clock.clone());
+        let state = env.state_dir();
         Self {
-            env,
-            cache: Arc::new(cache),
-            manifest,
-            known: Arc::default(),
+            cache: Arc::new(HashCache::open(hash_cache::file_in(&state), &env.limits, env.clock.clone())),
+            manifest: Arc::new(LastManifest::in_file(manifest::cache_file_in(&state))),
             tokens: Arc::default(),
             session: Choices::default(),
+            env,
         }
     }
 
@@ -104,9 +94,7 @@ impl Pack {
     #[must_use]
     pub fn telling(&self, progress: Arc<dyn Progress>) -> Self {
         let env = Env { progress, ..self.env.clone() };
-        let (cache, manifest) = (Arc::clone(&self.cache), Arc::clone(&self.manifest));
-        let (known, tokens) = (Arc::clone(&self.known), Arc::clone(&self.tokens));
-        Self { env, cache, manifest, known, tokens, session: self.session.clone() }
+        Self { env, ..self.clone() }
     }
 
     /// The same service for a session that chose `session` once for all its calls.
@@ -126,7 +114,7 @@ impl Pack {
     }
 
     fn session<'a>(&'a self, select: &'a Select) -> Result<Session<'a>> {
-        Session::open(&self.env, &self.cache, &self.known, &self.manifest, select)
+        Session::open(&self.env, &self.cache, &self.manifest, select)
     }
 
     /// Keeps what was found out for the next process, unless nothing may be written.

@@ -20,7 +20,6 @@ use crate::observe::{RootState, Survey};
 use crate::overlay::Overlays;
 use crate::source::materialize::{Material, Materializer};
 use crate::source::resolve;
-use crate::state::managed::KnownManifests;
 
 /// What a command is asked to look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,8 +105,6 @@ pub(crate) struct Session<'a> {
     pub env: &'a Env,
     /// Hashes of files seen before.
     pub cache: &'a HashCache,
-    /// Target manifests read before.
-    pub known: &'a KnownManifests,
     /// What was asked for.
     pub select: &'a Select,
     /// The config repo.
@@ -138,7 +135,6 @@ impl<'a> Session<'a> {
     pub(crate) fn open(
         env: &'a Env,
         cache: &'a HashCache,
-        known: &'a KnownManifests,
         last: &LastManifest,
         select: &'a Select,
     ) -> Result<Self> {
@@ -151,7 +147,6 @@ impl<'a> Session<'a> {
         Ok(Self {
             env,
             cache,
-            known,
             select,
             manifest,
             lock,
@@ -211,7 +206,6 @@ impl<'a> Session<'a> {
     /// What exists at the places of `desired`, and what an earlier deploy left elsewhere in its roots.
     pub(crate) fn survey(&self, desired: &Desired, warnings: &mut Vec<String>) -> Result<Vec<RootState>> {
         let boundary = self.env.workspace_state.as_ref().map(|_| self.project.root.as_path());
-        Survey { cache: self.cache, known: self.known, manifest: &self.manifest, boundary }
-            .run(desired, warnings)
+        Survey { cache: self.cache, manifest: &self.manifest, boundary }.run(desired, warnings)
     }
 }

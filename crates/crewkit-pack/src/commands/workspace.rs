@@ -69,7 +69,7 @@ impl Pack {
         let mut env = self.env.clone();
         workspace.clone_into(&mut env.cwd);
         env.workspace_state = Some(state.to_owned());
-        Self::with_manifest(env, Arc::clone(&self.manifest))
+        Self { manifest: Arc::clone(&self.manifest), ..Self::new(env) }
     }
 
     /// Ends what was cut short in a workspace. Returns the snapshot of what was completed; nothing when nothing was
@@ -109,14 +109,7 @@ impl Pack {
         env.cwd = PathBuf::from(ELSEWHERE);
         // Only the project is meant; there is no state to keep, and hashes are remembered with the user's own.
         env.workspace_state = Some(env.agentpack_home.clone());
-        let here = Self {
-            env,
-            cache: Arc::clone(&self.cache),
-            manifest: Arc::clone(&self.manifest),
-            known: Arc::default(),
-            tokens: Arc::default(),
-            session: Choices::default(),
-        };
+        let here = Self { env, session: Choices::default(), ..self.clone() };
         let session = here.session(select)?;
         let desired = session.desired(&mut Vec::new())?;
         let limit = here.env.limits.pack_text_bytes;

@@ -52,11 +52,6 @@ impl DesiredRoot {
     pub(crate) fn file(&self, path: &RelPath) -> Option<&DesiredFile> {
         self.files.get(self.files.binary_search_by(|file| file.path.cmp(path)).ok()?)
     }
-
-    /// Where its manifest is.
-    pub fn manifest_path(&self) -> PathBuf {
-        self.path.join(managed::file_name(self.target.name()))
-    }
 }
 
 /// A file that should exist.

@@ -12,10 +12,10 @@ use crate::fs::entry::Observed;
 use crate::fs::path::RelPath;
 use crate::fs::place::Located;
 use crate::fs::scan::{self, Found, InTheWay};
-use crate::fs::{self, DirId, Fs as _, RealFs, Stat};
+use crate::fs::{DirId, RealFs};
 use crate::parallel;
 use crate::plan;
-use crate::state::managed::{self, Known, KnownManifests, ManagedFile, ManifestRead, TargetManifest};
+use crate::state::managed::{self, ManagedFile, ManifestRead, TargetManifest};
 use crate::state::transaction::TxnError;
 use hash_cache::HashCache;
 use owners::{Owner, Owners};
@@ -97,8 +97,6 @@ impl RootState {
 pub(crate) struct Survey<'a> {
     /// Hashes of files seen before.
     pub(crate) cache: &'a HashCache,
-    /// Target manifests read before.
-    pub(crate) known: &'a KnownManifests,
     /// What the config repo says.
     pub(crate) manifest: &'a Manifest,
     /// What all roots must lie below.
@@ -109,14 +107,8 @@ impl Survey<'_> {
     /// What exists at the places of `desired`, and what an earlier deploy left elsewhere in its roots.
     pub(crate) fn run(&self, desired: &Desired, warnings: &mut Vec<String>) -> Result<Vec<RootState>> {
         let mut states = Vec::with_capacity(desired.roots.len());
-        let mut known = HashMap::new();
-        for (root, result) in
-            desired.roots.iter().zip(parallel::map(&desired.roots, |root| self.listed(root)))
-        {
-            let Listed { at, mut read, stat } = result?;
-            if let Some(stat) = stat {
-                known.insert(root.manifest_path(), Known { stat, read: read.clone() });
-            }
+        for result in parallel::map(&desired.roots, |root| self.listed(root)) {
+            let (at, mut read) = result?;
             warnings.append(&mut read.warnings);
             states.push(RootState {
                 at,
@@ -127,7 +119,6 @@ impl Survey<'_> {
                 shared: BTreeSet::new(),
             });
         }
-        self.known.replace(known);
         let has_module = |id: &str| self.manifest.modules.iter().any(|module| module.id == id);
         let mut undesired: Vec<Vec<RelPath>> = Vec::with_capacity(states.len());
         for (root, state) in desired.roots.iter().zip(&mut states) {
@@ -172,36 +163,16 @@ impl Survey<'_> {
         Ok(states)
     }
 
-    /// What the manifest of a root says.
-    fn listed(&self, root: &DesiredRoot) -> Result<Listed> {
+    /// Where a root is, and what its manifest says.
+    fn listed(&self, root: &DesiredRoot) -> Result<(Located<RealFs>, ManifestRead)> {
         let fs = RealFs::default();
         let at = match Located::find(&fs, &root.path, self.boundary) {
             Err(TxnError::Blocked { path, .. }) if path.exists() => return Err(scan::not_a_directory(&path)),
             located => located?,
         };
-        let dir = at.dir();
-        let failed = |error| PackError::io("read the target manifest in", &root.path, error);
-        let target = root.target.name();
-        let stat = match dir {
-            Some(dir) => fs.stat(dir.handle(), &managed::file_name(target)).map_err(failed)?,
-            None => None,
-        };
-        // Asked before reading: an edit while we read then counts as later than the time we know.
-        let has_local_clock = || dir.is_some_and(|dir| fs::has_local_clock(dir.handle()));
-        let stat = stat.filter(|stat| self.cache.may_keep(stat, has_local_clock));
-        if let Some(stat) = stat
-            && let Some(read) = self.known.get(&root.manifest_path(), &stat)
-        {
-            return Ok(Listed { at, read, stat: Some(stat) });
-        }
-        let paths = managed::same_paths(&root.files, |file| &file.path);
-        let read = match dir {
-            Some(dir) => {
-                managed::read_sharing(&fs, dir.handle(), dir.path(), target, paths).map_err(failed)?
-            }
-            None => ManifestRead::default(),
-        };
-        Ok(Listed { at, read, stat })
+        let read = managed::read(&fs, at.dir(), root.target.name());
+        let read = read.map_err(|error| PackError::io("read the target manifest in", &root.path, error))?;
+        Ok((at, read))
     }
 }
 
@@ -261,14 +232,6 @@ fn settle_owners(desired: &Desired, states: &mut [RootState]) -> Result<()> {
         state.shared = shared;
     }
     Ok(())
-}
-
-/// What the manifest of a root says.
-struct Listed {
-    at: Located<RealFs>,
-    read: ManifestRead,
-    /// The stat data of its file, if it may be known by them.
-    stat: Option<Stat>,
 }
 
 /// The listed files that are not desired; both are sorted by path.

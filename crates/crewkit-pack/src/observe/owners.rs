@@ -62,7 +62,7 @@ impl<'a, F: Fs> Owners<'a, F> {
             return Ok(manifests);
         };
         for target in TargetKind::ALL.map(TargetKind::name) {
-            let read = managed::read_sharing(self.fs, &handle, dir, target, |_| None);
+            let read = managed::read_in(self.fs, &handle, dir, target);
             if let Some(manifest) = read.map_err(TxnError::at("read the manifests in", dir))?.manifest {
                 let root = self.fs.identity(&handle).map_err(TxnError::at("look at", dir))?;
                 manifests.push((Owner { target, root }, manifest));

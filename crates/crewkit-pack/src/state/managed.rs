@@ -19,9 +19,8 @@ use crate::fs::place::RootDir;
 use crate::fs::{FileKind, Fs};
 
 mod decode;
-mod known;
 
-pub use known::{Known, KnownManifests};
+pub use decode::parse;
 
 /// The only version there is.
 const SCHEMA_VERSION: u32 = 1;
@@ -85,8 +84,6 @@ impl TargetManifest {
 pub struct ManifestRead {
     /// The manifest, unless it is missing or unusable.
     pub manifest: Option<Arc<TargetManifest>>,
-    /// The file it was found in.
-    pub file_name: Option<String>,
     /// What was skipped or ignored, and why.
     pub warnings: Vec<String>,
 }
@@ -103,24 +100,15 @@ pub fn is_manifest_name(name: &str) -> bool {
 }
 
 /// Reads the manifest of `target` in `root`; an absent root has none.
+pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<F>>, target: &str) -> io::Result<ManifestRead> {
+    root.map_or(Ok(ManifestRead::default()), |root| read_in(fs, root.handle(), root.path(), target))
+}
+
+/// Reads the manifest of `target` in a directory that is shown as `path`.
 ///
 /// What is not a manifest counts as missing, with a warning. What cannot be read at all is an error: to take a
 /// manifest for missing because the disk had a hiccup would leave its files behind for ever.
-pub fn read<F: Fs>(fs: &F, root: Option<&RootDir<F>>, target: &str) -> io::Result<ManifestRead> {
-    match root {
-        Some(root) => read_sharing(fs, root.handle(), root.path(), target, |_| None),
-        None => Ok(ManifestRead::default()),
-    }
-}
-
-/// [`read`] in a directory that is shown as `path`, where `known` may have the paths already.
-pub(crate) fn read_sharing<F: Fs>(
-    fs: &F,
-    dir: &F::Dir,
-    path: &Path,
-    target: &str,
-    mut known: impl FnMut(&str) -> Option<RelPath>,
-) -> io::Result<ManifestRead> {
+pub(crate) fn read_in<F: Fs>(fs: &F, dir: &F::Dir, path: &Path, target: &str) -> io::Result<ManifestRead> {
     let mut read = ManifestRead::default();
     let preferred = file_name(target);
     for name in [preferred.as_str(), LEGACY_NAME] {
@@ -128,7 +116,7 @@ pub(crate) fn read_sharing<F: Fs>(
         let parsed = match fs.stat(dir, name)? {
             None => continue,
             Some(stat) if stat.kind != FileKind::File => Err("it is not a regular file".to_owned()),
-            Some(_) => decode::parse(&read_all(fs, dir, name)?, target, &shown, &mut known),
+            Some(_) => parse(&read_all(fs, dir, name)?, target, &shown),
         };
         match parsed {
             Ok((manifest, mut warnings)) => {
@@ -137,7 +125,6 @@ pub(crate) fn read_sharing<F: Fs>(
                 }
                 read.warnings.append(&mut warnings);
                 read.manifest = Some(Arc::new(manifest));
-                read.file_name = Some(name.to_owned());
             }
             Err(reason) => {
                 read.warnings.push(format!("ignoring the target manifest {}: {reason}", shown.display()));
@@ -147,37 +134,6 @@ pub(crate) fn read_sharing<F: Fs>(
         return Ok(read);
     }
     Ok(read)
-}
-
-/// Parses the bytes of a manifest; skipped entries become warnings.
-pub fn parse(bytes: &[u8], target: &str, shown: &Path) -> Result<(TargetManifest, Vec<String>), String> {
-    parse_sharing(bytes, target, shown, |_| None)
-}
-
-/// [`parse`], where `known` may have the paths already.
-pub(crate) fn parse_sharing(
-    bytes: &[u8],
-    target: &str,
-    shown: &Path,
-    mut known: impl FnMut(&str) -> Option<RelPath>,
-) -> Result<(TargetManifest, Vec<String>), String> {
-    decode::parse(bytes, target, shown, &mut known)
-}
-
-/// Finds the paths of `items`, which are sorted by path; fastest when asked for in their order.
-pub(crate) fn same_paths<T>(
-    items: &[T],
-    path: impl Fn(&T) -> &RelPath,
-) -> impl FnMut(&str) -> Option<RelPath> {
-    let mut next = 0;
-    move |text| {
-        let here = items.get(next).is_some_and(|item| path(item).as_str() == text);
-        if !here {
-            next = items.binary_search_by(|item| path(item).as_str().cmp(text)).ok()?;
-        }
-        next += 1;
-        items.get(next - 1).map(|item| path(item).clone())
-    }
 }
 
 /// A manifest as it is written; nothing of it is copied.

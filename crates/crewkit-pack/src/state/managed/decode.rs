@@ -1,5 +1,5 @@
 //! Reading a target manifest: one with ten thousand entries is read on every look, so texts are borrowed from the file,
-//! and paths and ids shared.
+//! and ids shared.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -40,13 +40,8 @@ struct Item<'a> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Parses the bytes of a manifest; skipped entries become warnings. `known` may have a path already.
-pub(super) fn parse(
-    bytes: &[u8],
-    target: &str,
-    shown: &Path,
-    known: &mut dyn FnMut(&str) -> Option<RelPath>,
-) -> Result<(TargetManifest, Vec<String>), String> {
+/// Parses the bytes of a manifest; skipped entries become warnings.
+pub fn parse(bytes: &[u8], target: &str, shown: &Path) -> Result<(TargetManifest, Vec<String>), String> {
     let document: Document<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if document.schema_version != SCHEMA_VERSION {
         return Err(format!("schema version {} is not supported", document.schema_version));
@@ -59,8 +54,7 @@ pub(super) fn parse(
     // Of the entry before, which mostly comes from the same modules.
     let mut ids = ModuleIds::default();
     for item in document.managed_files {
-        let path = known(&item.path).map_or_else(|| RelPath::new(&item.path), Ok);
-        let path = path.map_err(|error| error.to_string());
+        let path = RelPath::new(&item.path).map_err(|error| error.to_string());
         let hash = || item.sha256.parse().map_err(|error: DigestError| format!("`{}`: {error}", item.path));
         let (path, sha256) = match path.and_then(|path| Ok((path, hash()?))) {
             Ok(parsed) => parsed,

@@ -118,7 +118,7 @@ pub(super) fn read_root<F: Fs>(
     change: &RootChange,
     anchors: &Anchors<F>,
 ) -> Result<Root, TxnError> {
-    let RootChange { target, path, manifest, .. } = change;
+    let RootChange { target, path, .. } = change;
     let name = managed::file_name(target);
     RelPath::new(name.as_str()).map_err(|error| TxnError::bad_path(path, &error))?;
     let (None, Some(dir)) = (&at.missing, &anchors.dirs[at.anchor]) else {
@@ -128,7 +128,7 @@ pub(super) fn read_root<F: Fs>(
     let stat = fs.stat(dir, &name).map_err(TxnError::at("look at", &shown))?;
     match stat.map(|stat| (stat.kind, stat)) {
         None => {
-            let read = managed::read_sharing(fs, dir, path, target, |_| None);
+            let read = managed::read_in(fs, dir, path, target);
             let read = read.map_err(TxnError::at("read", &shown))?;
             Ok(Root { at, old: read.manifest, file: None, foreign: false, head: Head::default() })
         }
@@ -136,12 +136,7 @@ pub(super) fn read_root<F: Fs>(
             // Hashed and parsed from the same bytes, so that both surely are about the same content.
             let bytes = read_all(fs, dir, &name).map_err(TxnError::at("read", &shown))?;
             let file = Some(Entry::found(Digest::of(&bytes), &stat));
-            let listed = match manifest {
-                ManifestChange::Write(files) => files.as_slice(),
-                ManifestChange::Keep | ManifestChange::Remove => &[],
-            };
-            let known = managed::same_paths(listed, |file| &file.path);
-            Ok(match managed::parse_sharing(&bytes, target, &shown, known) {
+            Ok(match managed::parse(&bytes, target, &shown) {
                 Ok((old, warnings)) => {
                     let (old, foreign) = (Some(Arc::new(old)), !warnings.is_empty());
                     Root { at, old, file, foreign, head: Head::default() }
