@@ -48,10 +48,8 @@ impl PackError {
     /// An I/O error at `path`; the code follows from its kind.
     pub fn io(doing: &str, path: &Path, error: io::Error) -> Self {
         let code = code_of_io(&error);
-        let shown = path.display().to_string();
-        let mut this = Self::new(code, format!("{doing} {shown}: {error}"))
-            .detail("path", shown.as_str())
-            .detail("path_posix", shown.replace('\\', "/"))
+        let mut this = Self::new(code, format!("{doing} {}: {error}", path.display()))
+            .paths(path)
             .detail("io_kind", error.kind().to_string())
             .detail("raw_os_error", error.raw_os_error());
         this.0.source = Some(Box::new(error));
@@ -74,6 +72,12 @@ impl PackError {
     #[must_use]
     pub fn path(self, path: &Path) -> Self {
         self.detail("path", path.display().to_string())
+    }
+
+    /// Adds the path it is about to `details`, also with forward slashes.
+    #[must_use]
+    pub fn paths(self, path: &Path) -> Self {
+        self.path(path).detail("path_posix", path.display().to_string().replace('\\', "/"))
     }
 
     /// Replaces the reason that follows from the code.

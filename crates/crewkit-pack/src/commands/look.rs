@@ -16,6 +16,7 @@ use crate::desired::{Content, Desired, DesiredFile};
 use crate::envelope::Answer;
 use crate::error::Result;
 use crate::observe::RootState;
+use crate::overlay::OverlayScope;
 use crate::plan::diff;
 use crate::plan::status::{self, Drift, Extras, Kind, Summary};
 use crate::plan::{Change, Plan};
@@ -227,7 +228,7 @@ fn explained_module(desired: &Desired, index: usize, file: &DesiredFile) -> Opti
         ModuleType::Command => "Command",
     };
     Some(ExplainedModule {
-        layer: source.map_or("missing", |source| source.layer.name()),
+        layer: source.map_or("missing", |source| source.layer.map_or("upstream", OverlayScope::name)),
         module_id: material.id.clone(),
         module_path: source.map(|source| source.path.to_string()),
         module_type: Some(kind),

@@ -16,43 +16,16 @@ use crate::fs::scan::Base;
 use crate::overlay::baseline::Baseline;
 use crate::overlay::edit::{self, Start};
 use crate::overlay::rebase::{Rebase, Report};
-use crate::overlay::{self, Kind, Overlay, OverlayOwner};
+use crate::overlay::{self, Kind, Overlay, OverlayOwner, OverlayScope};
 use crate::source::materialize::Materializer;
 use crate::source::resolve::{self, Access, Checkout};
-use crate::source::tree::{Layer, TreeFile};
-
-/// The layer an overlay belongs to, as flags name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OverlayScope {
-    /// Every machine and project.
-    #[default]
-    Global,
-    Machine,
-    Project,
-}
-
-impl OverlayScope {
-    /// Its layer.
-    pub const fn layer(self) -> Layer {
-        match self {
-            Self::Global => Layer::Global,
-            Self::Machine => Layer::Machine,
-            Self::Project => Layer::Project,
-        }
-    }
-
-    /// The scope of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Global, Self::Machine, Self::Project].into_iter().find(|scope| scope.layer().name() == name)
-    }
-}
+use crate::source::tree::TreeFile;
 
 /// The overlay that is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverlayRef {
     /// The module it changes.
     pub module_id: String,
-    /// Its layer.
     pub scope: OverlayScope,
 }
 
@@ -77,8 +50,8 @@ struct Present<'a> {
 impl Pack {
     /// Where the overlay of a module is or would be. The module need not exist.
     pub fn overlay_path(&self, select: &Select, which: &OverlayRef) -> Result<Answer<OverlayPath>> {
-        let (overlay, _) = self.overlay(select, which)?;
-        let (module_id, scope) = (which.module_id.clone(), overlay.layer.name());
+        let (overlay, _) = self.overlay(select, which);
+        let (module_id, scope) = (which.module_id.clone(), overlay.scope.name());
         let data = OverlayPath { module_id, overlay_dir: overlay.dir, scope };
         Ok(Answer { data, warnings: Vec::new() })
     }
@@ -94,7 +67,7 @@ impl Pack {
         self.change(select, "overlay edit", consent, |warnings| {
             let session = self.session(select)?;
             let present = self.present(&session, &which.module_id, warnings)?;
-            let (overlay, owner) = self.overlay(select, which)?;
+            let (overlay, owner) = self.overlay(select, which);
             let origin = edit::origin(&self.env, &session.repo, present.module, present.checkout.as_ref());
             let plan = edit::Plan {
                 overlay: &overlay,
@@ -112,18 +85,18 @@ impl Pack {
             let outcome =
                 if select.dry_run { edit::look(&plan, limits)? } else { edit::create(&plan, limits)? };
             let patches = (outcome.kind == Kind::Patch).then(|| overlay::patches_dir(&overlay.dir));
-            let layer = overlay.layer;
+            let scope = overlay.scope;
             Ok(OverlayEdited {
                 created: outcome.created && !select.dry_run,
-                machine_id: (layer == Layer::Machine).then_some(owner.machine_id),
+                machine_id: (scope == OverlayScope::Machine).then_some(owner.machine_id),
                 materialized: how.materialize,
                 module_id: which.module_id.clone(),
                 overlay_dir: overlay.dir,
                 overlay_kind: outcome.kind.name(),
                 patches_dir: patches.map(|path| path.display().to_string()),
-                project: layer == Layer::Project,
-                project_id: (layer == Layer::Project).then_some(owner.project_id),
-                scope: layer.name(),
+                project: scope == OverlayScope::Project,
+                project_id: (scope == OverlayScope::Project).then_some(owner.project_id),
+                scope: scope.name(),
                 sparse: how.sparse,
             })
         })
@@ -152,9 +125,9 @@ impl Pack {
         let limits = &self.env.limits;
         let session = self.session(select)?;
         let module = session.manifest.module(&which.module_id)?;
-        let (overlay, _) = self.overlay(select, which)?;
+        let (overlay, _) = self.overlay(select, which);
         let shown = overlay.dir.display().to_string();
-        let scope = overlay.layer.name();
+        let scope = overlay.scope.name();
         if !overlay.dir.is_dir() {
             return Err(PackError::new(Code::OverlayNotFound, format!("overlay does not exist: {shown}"))
                 .detail("overlay_dir", shown)
@@ -213,19 +186,18 @@ impl Pack {
         )))
     }
 
-    fn overlay(&self, select: &Select, which: &OverlayRef) -> Result<(Overlay, OverlayOwner)> {
+    fn overlay(&self, select: &Select, which: &OverlayRef) -> (Overlay, OverlayOwner) {
         let repo = repo_of(&self.env, select);
-        let layer = which.scope.layer();
+        let scope = which.scope;
         let owner = OverlayOwner {
             machine_id: machine_of(&self.env, select),
-            project_id: match which.scope {
+            project_id: match scope {
                 OverlayScope::Project => Project::detect(&self.env).id(&self.env),
                 OverlayScope::Global | OverlayScope::Machine => String::new(),
             },
         };
-        let dir = overlay::dir_of(&repo, layer, &owner, &which.module_id)
-            .ok_or_else(|| PackError::bug("the upstream is not an overlay"))?;
-        Ok((Overlay { layer, dir }, owner))
+        let dir = overlay::dir_of(&repo, scope, &owner, &which.module_id);
+        (Overlay { scope, dir }, owner)
     }
 
     fn present<'a>(

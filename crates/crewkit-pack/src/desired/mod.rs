@@ -450,15 +450,14 @@ pub(crate) fn conflict(
     b: &DesiredFile,
 ) -> PackError {
     let side = |file: &DesiredFile| json!({"sha256": file.sha256, "module_ids": desired.module_ids(file)});
-    let shown = place.display().to_string();
+    let (shown, target) = (place.display(), target.name());
     let names = |file: &DesiredFile| desired.module_ids(file).iter().collect::<Vec<_>>().join(", ");
     PackError::new(
         Code::DesiredStateConflict,
-        format!("conflicting content for {} {shown}: modules {} and {}", target.name(), names(a), names(b)),
+        format!("conflicting content for {target} {shown}: modules {} and {}", names(a), names(b)),
     )
-    .detail("target", target.name())
-    .detail("path_posix", shown.replace('\\', "/"))
-    .detail("path", shown)
+    .detail("target", target)
+    .paths(place)
     .detail("existing", side(a))
     .detail("new", side(b))
 }

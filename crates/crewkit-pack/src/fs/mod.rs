@@ -21,7 +21,6 @@ pub(crate) mod paths;
 pub mod place;
 pub(crate) mod read;
 pub(crate) mod scan;
-pub(crate) mod text;
 #[cfg(unix)]
 pub(crate) mod unix;
 

@@ -11,8 +11,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::fs::text;
-
 /// Longest relative path, in bytes.
 pub const MAX_PATH_BYTES: usize = 3072;
 /// Longest name of one file or directory, in bytes.
@@ -97,6 +95,11 @@ impl RelPath {
         self.0.rsplit_once('/').map(|(parent, _)| Self(parent.into()))
     }
 
+    /// The directories it lies in, from the nearest up to the root, which is not among them.
+    pub fn parents(&self) -> impl Iterator<Item = Self> {
+        std::iter::successors(self.parent(), Self::parent)
+    }
+
     /// The names from the root down.
     pub fn components(&self) -> impl Iterator<Item = &str> {
         self.0.split('/')
@@ -162,7 +165,7 @@ impl Serialize for RelPath {
 
 impl<'de> Deserialize<'de> for RelPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::parsed(deserializer, |text| Self::new(text))
+        Self::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 

@@ -3,7 +3,6 @@
 //! A root is resolved once: links in its path are followed to the real directory, which must lie below the boundary if
 //! there is one, and from then on it is opened by its real path, on which no link is followed any more.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -246,17 +245,12 @@ impl<F: Fs> Located<F> {
         self.missing.is_none().then_some(&self.nearest)
     }
 
-    /// Which place `path` below the root is, as the members of a [`PlaceId`], if all that exists on the way is the
-    /// directory called `above`, in which the path goes on at byte `rest`. Nothing of a missing root exists.
-    pub(crate) fn place_key<'p>(
-        &self,
-        path: &'p RelPath,
-        above: DirId,
-        rest: usize,
-    ) -> (DirId, Cow<'p, str>) {
+    /// Which place `path` below the root is, if all that exists on the way is the directory called `above`, in which the
+    /// path goes on at byte `rest`. Nothing of a missing root exists.
+    pub(crate) fn place_id(&self, path: &RelPath, above: DirId, rest: usize) -> PlaceId {
         match &self.missing {
-            None => (above, path.as_str().get(rest..).unwrap_or_default().into()),
-            Some(missing) => (self.id, format!("{missing}/{path}").into()),
+            None => PlaceId { dir: above, path: path.as_str().get(rest..).unwrap_or_default().into() },
+            Some(missing) => PlaceId { dir: self.id, path: format!("{missing}/{path}").into() },
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What is on disk, at the places a command is about.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,11 +7,11 @@ use std::sync::Arc;
 use crate::config::manifest::Manifest;
 use crate::desired::{self, Desired, DesiredFile, DesiredRoot};
 use crate::error::{PackError, Result};
+use crate::fs::RealFs;
 use crate::fs::entry::Observed;
 use crate::fs::path::RelPath;
-use crate::fs::place::Located;
+use crate::fs::place::{Located, PlaceId};
 use crate::fs::scan::{self, Found, InTheWay};
-use crate::fs::{DirId, RealFs};
 use crate::parallel;
 use crate::plan;
 use crate::state::managed::{self, ManagedFile, ManifestRead, TargetManifest};
@@ -88,8 +87,8 @@ impl RootState {
     }
 
     /// Which place `path` is.
-    pub(crate) fn place_key<'p>(&self, path: &'p RelPath, found: &Found) -> (DirId, Cow<'p, str>) {
-        self.at.place_key(path, found.above, found.rest)
+    fn place_id(&self, path: &RelPath, found: &Found) -> PlaceId {
+        self.at.place_id(path, found.above, found.rest)
     }
 }
 
@@ -191,10 +190,10 @@ fn settle_owners(desired: &Desired, states: &mut [RootState]) -> Result<()> {
     if is_settled {
         return Ok(());
     }
-    let mut wanted: HashMap<(DirId, Cow<'_, str>), &DesiredFile> = HashMap::new();
+    let mut wanted: HashMap<PlaceId, &DesiredFile> = HashMap::new();
     for (root, state) in roots() {
         for (file, found) in root.files.iter().zip(&state.found) {
-            let earlier = wanted.insert(state.place_key(&file.path, found), file);
+            let earlier = wanted.insert(state.place_id(&file.path, found), file);
             if let Some(earlier) = earlier.filter(|earlier| earlier.entry() != file.entry()) {
                 let place = root.path.join(file.path.as_path());
                 return Err(desired::conflict(desired, root.target, &place, earlier, file));
@@ -223,7 +222,7 @@ fn settle_owners(desired: &Desired, states: &mut [RootState]) -> Result<()> {
         let undesired = std::mem::take(&mut state.undesired);
         for (path, found) in undesired {
             let is_elsewhere = leaves(&(path.clone(), found))
-                && (wanted.contains_key(&state.place_key(&path, &found))
+                && (wanted.contains_key(&state.place_id(&path, &found))
                     || owners.any(&real.join(path.as_path()), |owner| !covered.contains(&owner))?);
             if !is_elsewhere {
                 state.undesired.push((path, found));

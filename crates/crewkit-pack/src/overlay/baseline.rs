@@ -113,7 +113,7 @@ pub(crate) fn drift_warnings(
     limits: &Limits,
 ) -> Result<Vec<String>> {
     let Some(baseline) = Baseline::load(&overlay.dir, limits)? else { return Ok(Vec::new()) };
-    let scope = overlay.layer.name();
+    let scope = overlay.scope.name();
     let now = |path: &RelPath| upstream.iter().find(|file| file.path == *path).map(|file| file.sha256);
     let mut warnings = Vec::new();
     for path in touched {

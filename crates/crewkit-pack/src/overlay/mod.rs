@@ -17,7 +17,7 @@ use crate::fs::path::RelPath;
 use crate::fs::read::{self, ReadError};
 use crate::fs::{Fs as _, RealFs, ScanFs as _, open_path};
 use crate::observe::hash_cache::HashCache;
-use crate::source::tree::{self, Layer, Links, METADATA_DIR, TreeFile};
+use crate::source::tree::{self, Links, METADATA_DIR, TreeFile};
 
 pub(crate) mod baseline;
 pub(crate) mod edit;
@@ -30,6 +30,32 @@ pub mod rebase;
 pub struct OverlayOwner {
     pub machine_id: String,
     pub project_id: String,
+}
+
+/// For whom an overlay is, as flags name it; later ones win.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OverlayScope {
+    /// Every machine and project.
+    #[default]
+    Global,
+    Machine,
+    Project,
+}
+
+impl OverlayScope {
+    /// The name in flags and answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Machine => "machine",
+            Self::Project => "project",
+        }
+    }
+
+    /// The scope of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Global, Self::Machine, Self::Project].into_iter().find(|scope| scope.name() == name)
+    }
 }
 
 /// How an overlay changes its module.
@@ -52,13 +78,12 @@ impl Kind {
     }
 }
 
-/// The directory in which all overlays of a layer lie; nothing for the upstream, which is not an overlay.
-pub fn base_dir(repo: &Path, layer: Layer, owner: &OverlayOwner) -> Option<PathBuf> {
-    match layer {
-        Layer::Upstream => None,
-        Layer::Global => Some(repo.join("overlays")),
-        Layer::Machine => Some(repo.join("overlays/machines").join(&owner.machine_id)),
-        Layer::Project => Some(repo.join("projects").join(&owner.project_id).join("overlays")),
+/// The directory in which all overlays of a scope lie.
+fn base_dir(repo: &Path, scope: OverlayScope, owner: &OverlayOwner) -> PathBuf {
+    match scope {
+        OverlayScope::Global => repo.join("overlays"),
+        OverlayScope::Machine => repo.join("overlays/machines").join(&owner.machine_id),
+        OverlayScope::Project => repo.join("projects").join(&owner.project_id).join("overlays"),
     }
 }
 
@@ -73,16 +98,16 @@ fn names(module_id: &str) -> Vec<String> {
 }
 
 /// Where the overlay of a module is or would be created.
-pub fn dir_of(repo: &Path, layer: Layer, owner: &OverlayOwner, module_id: &str) -> Option<PathBuf> {
-    let base = base_dir(repo, layer, owner)?;
+pub fn dir_of(repo: &Path, scope: OverlayScope, owner: &OverlayOwner, module_id: &str) -> PathBuf {
+    let base = base_dir(repo, scope, owner);
     let existing = names(module_id).into_iter().map(|name| base.join(name)).find(|path| path.is_dir());
-    Some(existing.unwrap_or_else(|| base.join(ids::fs_key(module_id))))
+    existing.unwrap_or_else(|| base.join(ids::fs_key(module_id)))
 }
 
 /// One overlay of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlay {
-    pub layer: Layer,
+    pub scope: OverlayScope,
     /// Its directory.
     pub dir: PathBuf,
 }
@@ -90,28 +115,28 @@ pub struct Overlay {
 /// All overlays of a repo that count here. Each base directory is listed once, not once per module.
 #[derive(Debug, Default)]
 pub struct Overlays {
-    bases: Vec<(Layer, PathBuf, HashSet<String>)>,
+    bases: Vec<(OverlayScope, PathBuf, HashSet<String>)>,
 }
 
 impl Overlays {
     /// Lists the overlays in `repo`; `project_id` is computed only when the repo has project overlays at all.
     pub fn list(repo: &Path, machine_id: &str, project_id: impl FnOnce() -> String) -> Result<Self> {
         let mut owner = OverlayOwner { machine_id: machine_id.to_owned(), project_id: String::new() };
-        let mut layers = vec![Layer::Global, Layer::Machine];
+        let mut scopes = vec![OverlayScope::Global, OverlayScope::Machine];
         if repo.join("projects").is_dir() {
             owner.project_id = project_id();
-            layers.push(Layer::Project);
+            scopes.push(OverlayScope::Project);
         }
         let mut bases = Vec::new();
-        for layer in layers {
-            let Some(base) = base_dir(repo, layer, &owner) else { continue };
+        for scope in scopes {
+            let base = base_dir(repo, scope, &owner);
             let disk = RealFs::default();
             let names = match open_path(&disk, &base).and_then(|dir| disk.list(&dir)) {
                 Ok(names) => names.into_iter().collect(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(PackError::io("list overlays in", &base, error)),
             };
-            bases.push((layer, base, names));
+            bases.push((scope, base, names));
         }
         Ok(Self { bases })
     }
@@ -124,10 +149,10 @@ impl Overlays {
         let names = names(module_id);
         self.bases
             .iter()
-            .filter_map(|(layer, base, listed)| {
+            .filter_map(|(scope, base, listed)| {
                 let name = names.iter().find(|name| listed.contains(*name))?;
                 let dir = base.join(name);
-                dir.is_dir().then_some(Overlay { layer: *layer, dir })
+                dir.is_dir().then_some(Overlay { scope: *scope, dir })
             })
             .collect()
     }
@@ -158,7 +183,7 @@ pub fn read_contents(
 ) -> Result<Contents> {
     let opened = RealFs::default().open_any(&overlay.dir);
     let opened = opened.map_err(|error| PackError::io("open overlay", &overlay.dir, error))?;
-    let listed = tree::list(opened, &overlay.dir, overlay.layer, Links::Follow, limits, cache)?;
+    let listed = tree::list(opened, &overlay.dir, Some(overlay.scope), Links::Follow, limits, cache)?;
     let kind = read_kind(&overlay.dir, limits)?;
     let prefix = format!("{METADATA_DIR}/patches/");
     let mut patches = BTreeMap::new();
@@ -225,7 +250,7 @@ fn wrong(overlay: &Overlay, module_id: &str, what: &str) -> PackError {
         format!("overlay {} of module {module_id}: {what}", overlay.dir.display()),
     )
     .detail("module_id", module_id)
-    .detail("scope", overlay.layer.name())
+    .detail("scope", overlay.scope.name())
     .detail("overlay_dir", overlay.dir.display().to_string())
 }
 
@@ -282,15 +307,15 @@ fn apply_patch(
             ),
         )
         .detail("module_id", module_id)
-        .detail("scope", overlay.layer.name())
+        .detail("scope", overlay.scope.name())
         .detail("overlay_dir", overlay.dir.display().to_string())
         .detail("patch_file", patch_file.display().to_string())
         .detail("relpath", target.as_str())
         .detail("stderr", error.to_string())
         .hint(format!(
             "run `agentpack overlay rebase {module_id} --scope {}`, or correct the patch",
-            overlay.layer.name()
+            overlay.scope.name()
         ))
     })?;
-    Ok(TreeFile::in_memory(target.clone(), after.into_bytes(), file.executable, overlay.layer))
+    Ok(TreeFile::in_memory(target.clone(), after.into_bytes(), file.executable, overlay.scope))
 }

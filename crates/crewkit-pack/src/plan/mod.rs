@@ -334,17 +334,10 @@ fn change(
             after: None,
         })),
         Decision::Refuse(what) => {
-            let shown = root.path.join(path.as_path()).display().to_string();
-            Err(PackError::new(
-                Code::TargetNotAFile,
-                format!(
-                    "{what} is at {shown}, where a file of target {} is to be written",
-                    root.target.name()
-                ),
-            )
-            .detail("target", root.target.name())
-            .detail("path_posix", shown.replace('\\', "/"))
-            .detail("path", shown))
+            let (place, target) = (root.path.join(path.as_path()), root.target.name());
+            let shown = place.display();
+            let message = format!("{what} is at {shown}, where a file of target {target} is to be written");
+            Err(PackError::new(Code::TargetNotAFile, message).detail("target", target).paths(&place))
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::overlay::{self, Overlays, baseline};
 use crate::parallel;
 use crate::source::module;
 use crate::source::resolve::Checkout;
-use crate::source::tree::{self, Layer, Links, TreeFile};
+use crate::source::tree::{self, Links, TreeFile};
 use crate::source::{self, LocalPlace, Upstream, resolve};
 
 /// A module and its files.
@@ -111,7 +111,7 @@ impl Materializer<'_> {
         let checkout = self.checkouts.get(&module.id);
         let (opened, base) = self.open_upstream(module, warnings)?;
         let limits = &self.env.limits;
-        let files = tree::list(opened, &base, Layer::Upstream, Links::Follow, limits, self.cache)
+        let files = tree::list(opened, &base, None, Links::Follow, limits, self.cache)
             .map_err(|error| named(error, module))?;
         if let Some(checkout) = checkout {
             resolve::verify(module, checkout, &files)?;

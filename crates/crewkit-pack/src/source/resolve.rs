@@ -21,7 +21,7 @@ use crate::fs::path::RelPath;
 use crate::fs::{RealFs, ScanFs as _};
 use crate::observe::hash_cache::HashCache;
 use crate::parallel;
-use crate::source::tree::{self, Layer, Links, TreeFile};
+use crate::source::tree::{self, Links, TreeFile};
 
 /// A git module's checkout, and what its content is checked against before use.
 #[derive(Debug, Clone)]
@@ -324,7 +324,7 @@ fn read_record(checkout: &Path) -> Option<Record> {
 /// Everything in a checkout. Links that leave it are refused only where a module has them, so here they are skipped.
 fn list_checkout(env: &Env, path: &Path, cache: &HashCache) -> Result<Vec<TreeFile>> {
     let opened = RealFs::default().open_any(path).map_err(|error| PackError::io("open", path, error))?;
-    tree::list(opened, path, Layer::Upstream, Links::Ignore, &env.limits, cache)
+    tree::list(opened, path, None, Links::Ignore, &env.limits, cache)
 }
 
 /// Checks the files of a module against what its checkout must contain.

@@ -14,35 +14,11 @@ use crate::fs::read::{self, ReadError};
 use crate::fs::scan::{self, Item, Next};
 use crate::fs::{FileKind, Fs, Opened, RealFs, ScanFs as _, Stat};
 use crate::observe::hash_cache::{HashCache, Marks};
+use crate::overlay::OverlayScope;
 use crate::source::Upstream;
 
 /// The directory of an overlay's own files, never deployed.
 pub(crate) const METADATA_DIR: &str = ".agentpack";
-
-/// Which layer a file comes from; later ones win.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layer {
-    /// The module's source.
-    Upstream,
-    /// The overlay for every machine and project.
-    Global,
-    /// The overlay for this machine.
-    Machine,
-    /// The overlay for this project.
-    Project,
-}
-
-impl Layer {
-    /// The name in answers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Upstream => "upstream",
-            Self::Global => "global",
-            Self::Machine => "machine",
-            Self::Project => "project",
-        }
-    }
-}
 
 /// Where the bytes of a file are.
 #[derive(Debug, Clone)]
@@ -64,8 +40,8 @@ pub struct TreeFile {
     pub bytes: u64,
     /// Whether its owner may execute it.
     pub executable: bool,
-    /// The layer it comes from.
-    pub layer: Layer,
+    /// The overlay it comes from; nothing for the module's source.
+    pub layer: Option<OverlayScope>,
     /// Where its bytes are.
     pub place: Place,
     /// Stat data of a file on disk, under which its hash is remembered.
@@ -75,13 +51,13 @@ pub struct TreeFile {
 
 impl TreeFile {
     /// A file that exists in memory alone.
-    pub fn in_memory(path: RelPath, bytes: Vec<u8>, executable: bool, layer: Layer) -> Self {
+    pub fn in_memory(path: RelPath, bytes: Vec<u8>, executable: bool, layer: OverlayScope) -> Self {
         Self {
             path,
             sha256: Digest::of(&bytes),
             bytes: bytes.len() as u64,
             executable,
-            layer,
+            layer: Some(layer),
             place: Place::Memory(bytes.into()),
             stat: None,
             marks: Marks::NONE,
@@ -145,7 +121,7 @@ pub(crate) enum Links {
 pub(crate) fn list(
     (opened, stat): Upstream,
     base: &Path,
-    layer: Layer,
+    layer: Option<OverlayScope>,
     links: Links,
     limits: &Limits,
     cache: &HashCache,
@@ -191,7 +167,7 @@ pub(crate) fn is_metadata(path: &RelPath) -> bool {
 
 struct Lister<'a> {
     base: &'a Path,
-    layer: Layer,
+    layer: Option<OverlayScope>,
     limits: &'a Limits,
     cache: &'a HashCache,
     files: Vec<TreeFile>,

@@ -88,15 +88,13 @@ pub struct Pruned {
     pub removed: Vec<String>,
 }
 
-/// Whether pruning happens or is only reported.
+/// How thoroughly pruning is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PruneMode {
     /// Snapshots and contents are removed.
     Remove,
     /// Snapshots are removed, and contents where that pays: for every deploy, which must not copy what it keeps each time.
     Lazily,
-    /// Nothing is removed.
-    Report,
 }
 
 /// A snapshot in the form of whoever made it.
@@ -281,7 +279,7 @@ impl<F: Fs> Locked<'_, F> {
         let mut ids = self.home.snapshot_ids(&legacy)?;
         let stay = ids.split_off(ids.len().saturating_sub(keep));
         let pruned = Pruned { removed: ids.iter().map(|(id, _)| id.clone()).collect(), kept: stay.len() };
-        if mode == PruneMode::Report || (mode == PruneMode::Lazily && ids.is_empty()) {
+        if mode == PruneMode::Lazily && ids.is_empty() {
             return Ok(pruned);
         }
         let (needed, covered) = self.needed(&legacy, &stay)?;

@@ -224,9 +224,7 @@ impl Journal {
     pub(crate) fn only(&self, counts: impl Fn(usize) -> bool) -> Self {
         let steps = self.steps.iter().filter(|step| counts(step.place.anchor)).cloned().collect();
         let remove_dirs = self.remove_dirs.iter().filter(|place| counts(place.anchor)).cloned().collect();
-        let (id, command, started_at) = (self.id.clone(), self.command.clone(), self.started_at.clone());
-        let (anchors, anchor_ids) = (self.anchors.clone(), self.anchor_ids.clone());
-        Self { id, command, started_at, anchors, anchor_ids, steps, remove_dirs }
+        Self { steps, remove_dirs, ..self.clone() }
     }
 
     /// The anchors that steps are at.

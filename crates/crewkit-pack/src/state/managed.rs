@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::config::ids::ModuleIds;
 use crate::fs::entry::{Entry, EntryKind, read_all};
@@ -28,15 +28,17 @@ const SCHEMA_VERSION: u32 = 1;
 pub const LEGACY_NAME: &str = ".agentpack.manifest.json";
 
 /// One managed file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ManagedFile {
     /// Where it is, below the root.
     pub path: RelPath,
     /// Hash of the content as deployed.
     pub sha256: Digest,
     /// Whether it was deployed as an executable.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
     /// The modules it came from.
+    #[serde(skip_serializing_if = "ModuleIds::is_empty")]
     pub module_ids: ModuleIds,
 }
 
@@ -144,35 +146,15 @@ struct Document<'a> {
     tool: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot_id: Option<&'a str>,
-    #[serde(serialize_with = "items")]
     managed_files: &'a [ManagedFile],
     created_directories: &'a BTreeSet<RelPath>,
     #[serde(skip_serializing_if = "is_zero")]
     created_above: u32,
 }
 
-#[derive(Serialize)]
-struct Item<'a> {
-    path: &'a RelPath,
-    sha256: Digest,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    executable: bool,
-    #[serde(skip_serializing_if = "ModuleIds::is_empty")]
-    module_ids: &'a ModuleIds,
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
-}
-
-fn items<S: Serializer>(files: &[ManagedFile], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(files.iter().map(|file| Item {
-        path: &file.path,
-        sha256: file.sha256,
-        executable: file.executable,
-        module_ids: &file.module_ids,
-    }))
 }
 
 /// Writes a manifest.

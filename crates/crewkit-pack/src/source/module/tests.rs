@@ -1,6 +1,6 @@
 use super::*;
 use crate::fs::path::RelPath;
-use crate::source::tree::Layer;
+use crate::overlay::OverlayScope;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ fn outcome(kind: &str, files: &[(&str, &str)]) -> String {
                 RelPath::new(*path).unwrap(),
                 text.as_bytes().to_vec(),
                 false,
-                Layer::Upstream,
+                OverlayScope::Global,
             )
         })
         .collect();

@@ -157,8 +157,7 @@ impl From<TxnError> for PackError {
     fn from(error: TxnError) -> Self {
         let mut this = Self::new(error.code(), error.to_string());
         if let Some(path) = error.path() {
-            let shown = path.display().to_string();
-            this = this.detail("path_posix", shown.replace('\\', "/")).detail("path", shown);
+            this = this.paths(path);
         }
         match &error {
             TxnError::Io { source, .. } => {

@@ -369,13 +369,7 @@ impl<'a, F: Fs> Builder<'a, F> {
             let mut files = Vec::with_capacity(works.len());
             for work in works {
                 let path = below(work)?;
-                let mut parent = path.parent();
-                while let Some(dir) = parent {
-                    parent = dir.parent();
-                    if !dirs.insert(dir) {
-                        break;
-                    }
-                }
+                let _ = path.parents().find(|dir| !dirs.insert(dir.clone()));
                 let at = staged_at.path.join(&path);
                 let at = at.map_err(|error| TxnError::bad_path(path.as_path(), &error))?;
                 self.item(Place { anchor: staged_at.anchor, path: at }, work, device);

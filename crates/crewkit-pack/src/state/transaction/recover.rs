@@ -257,11 +257,12 @@ pub(super) fn complete<F: Fs>(
     for step in &journal.steps {
         let shown = anchors.shown(&step.place);
         let Some(dir) = parent(&mut dirs, &step.place, anchors)? else { continue };
-        let done = place(fs, &dir, step).map_err(TxnError::at("complete", &shown))?;
-        kept.extend(done.left_alone.into_iter().map(|path| match path {
-            Some(path) => shown.join(path.as_path()),
-            None => shown.clone(),
-        }));
+        let left_alone = place(fs, &dir, step).map_err(TxnError::at("complete", &shown))?;
+        kept.extend(
+            left_alone
+                .into_iter()
+                .map(|below| below.map_or(shown.clone(), |below| shown.join(below.as_path()))),
+        );
     }
     sync_volumes(fs, anchors)?;
     for step in &journal.steps {
@@ -273,21 +274,11 @@ pub(super) fn complete<F: Fs>(
     Ok(kept)
 }
 
-/// What completing a step came to.
-#[derive(Debug, Default)]
-struct Done {
-    /// Places left to somebody else: the step's own, or below it.
-    left_alone: Vec<Option<RelPath>>,
-}
-
-impl Done {
-    fn left_alone() -> Self {
-        Self { left_alone: vec![None] }
-    }
-}
+/// Places left to somebody else: below a step's own, or that.
+type LeftAlone = Vec<Option<RelPath>>;
 
 /// Puts what is staged into place, unless somebody else was there.
-fn place<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<Done> {
+fn place<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<LeftAlone> {
     let name = step.place.path.name();
     let done = match &step.action {
         Action::Tree { dirs, files } => return place_tree(fs, dir, step, dirs, files),
@@ -295,7 +286,7 @@ fn place<F: Fs>(fs: &F, dir: &F::Dir, step: &Step) -> io::Result<Done> {
         Action::Update { old, new } => place_update(fs, dir, step, *old, *new)?,
         Action::Delete { old } => place_delete(fs, dir, step, *old)?,
     };
-    Ok(if done { Done::default() } else { Done::left_alone() })
+    Ok(if done { Vec::new() } else { vec![None] })
 }
 
 /// Says whether the place holds what it shall; not if it was left to somebody else.
@@ -375,20 +366,20 @@ fn place_tree<F: Fs>(
     step: &Step,
     dirs: &[RelPath],
     files: &[TreeFile],
-) -> io::Result<Done> {
+) -> io::Result<LeftAlone> {
     let (staged, name) = (step.staged.as_str(), step.place.path.name());
     if fs.stat(parent, staged)?.is_none() {
-        return Ok(Done::default());
+        return Ok(Vec::new());
     }
     match fs.rename(parent, staged, parent, name, Rename::NoReplace) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        done => return done.map(|()| Done::default()),
+        done => return done.map(|()| Vec::new()),
     }
     let open =
         |top: &str| RelPath::new(top).map_err(io::Error::other).and_then(|top| fs.open_dir(parent, &top));
     let from = open(staged)?;
     let to = match open(name) {
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(Done::left_alone()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(vec![None]),
         opened => opened?,
     };
     let below = |top: &F::Dir, path: &RelPath| match path.parent() {
@@ -402,7 +393,7 @@ fn place_tree<F: Fs>(
             _ => {}
         }
     }
-    let mut done = Done::default();
+    let mut left_alone = Vec::new();
     for file in files {
         let name = file.path.name();
         let Some(from) = found(below(&from, &file.path))? else { continue };
@@ -412,10 +403,10 @@ fn place_tree<F: Fs>(
             Err(error) => return Err(error),
         };
         if !placed {
-            done.left_alone.push(Some(file.path.clone()));
+            left_alone.push(Some(file.path.clone()));
         }
     }
-    Ok(done)
+    Ok(left_alone)
 }
 
 /// Removes what is left under the staged name, if it is one of the two contents the journal names.

@@ -209,8 +209,7 @@ fn directories_made<F: Fs>(
         made.above = u32::try_from(levels).unwrap_or(u32::MAX);
     }
     for file in files.iter().filter(|file| file.after.is_some()) {
-        let mut parent = file.path.parent();
-        while let Some(dir) = parent {
+        for dir in file.path.parents() {
             if made.below.contains(&dir) {
                 break;
             }
@@ -218,7 +217,6 @@ fn directories_made<F: Fs>(
             if !survey.presence(place.anchor, Some(place.path))?.is_missing() {
                 break;
             }
-            parent = dir.parent();
             made.below.insert(dir);
         }
     }
@@ -252,13 +250,8 @@ fn plan_manifest(
     files.dedup_by(|a, b| a.path == b.path);
     let mut in_use = BTreeSet::new();
     for file in &files {
-        let mut parent = file.path.parent();
-        while let Some(dir) = parent {
-            parent = dir.parent();
-            if !in_use.insert(dir) {
-                break;
-            }
-        }
+        // Those above one that is known are known, too.
+        let _ = file.path.parents().find(|dir| !in_use.insert(dir.clone()));
     }
     let mut created = made;
     let mut leaving = BTreeSet::new();
@@ -268,11 +261,7 @@ fn plan_manifest(
         if !old.knows_directories {
             // A manifest of 0.9.1 does not say what was made; what is empty afterwards surely was.
             for file in changed.iter().filter(|file| file.after.is_none()) {
-                let mut parent = file.path.parent();
-                while let Some(dir) = parent {
-                    parent = dir.parent();
-                    leaving.insert(dir);
-                }
+                leaving.extend(file.path.parents());
             }
         }
     }
