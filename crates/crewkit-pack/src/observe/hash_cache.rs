@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,7 @@ mod table;
 
 /// Facts that follow from content alone; bits, so that one entry can carry several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks(u64);
+pub struct Marks(u16);
 
 impl Marks {
     /// Nothing is known.
@@ -54,7 +55,19 @@ const COARSE_TICK: Duration = Duration::from_secs(2);
 /// Fewer new entries than this are not worth a write.
 const WORTH_SAVING: usize = 32;
 
-type Key = [u64; 5];
+/// What `stat` says: device, number, size and times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key([u64; 5]);
+
+impl Hash for Key {
+    /// One number instead of five, since a command looks up tens of thousands.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.iter().fold(0, |sum, part| (sum ^ part).wrapping_mul(MIX).rotate_left(29)));
+    }
+}
+
+/// An odd number with many bits, to mix others with.
+const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// A remembered file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,7 +283,7 @@ pub(crate) fn file_in(state_dir: &Path) -> PathBuf {
 
 fn key(stat: &Stat) -> Option<Key> {
     let nanos = |time: i128| i64::try_from(time).ok().map(i64::cast_unsigned);
-    Some([stat.device, stat.inode, stat.size, nanos(stat.modified)?, nanos(stat.changed)?])
+    Some(Key([stat.device, stat.inode, stat.size, nanos(stat.modified)?, nanos(stat.changed)?]))
 }
 
 /// Whether both times lie so far back that a later edit must get different ones.

@@ -74,6 +74,17 @@ impl World {
         self.write(&format!("skills/{name}/references/part-3.md"), &text(&format!("changed {round}"), ""))
     }
 
+    /// Takes all skills out of the manifest.
+    pub(super) fn remove_skills(&self) -> Result<()> {
+        let path = self.repo().join("agentpack.yaml");
+        let text = fs::read_to_string(&path)?;
+        let (head, modules) = text.split_once("modules:\n").context("a manifest has modules")?;
+        let modules: Vec<&str> =
+            modules.split("  - id: ").filter(|module| !module.starts_with("skill:")).collect();
+        fs::write(&path, format!("{head}modules:\n{}", modules.join("  - id: ")))?;
+        Ok(())
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

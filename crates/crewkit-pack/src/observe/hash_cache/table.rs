@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-use super::{Entry, Held, Key, Known, Marks, Names};
+use super::{Entry, Held, Key, Known, MIX, Marks, Names};
 use crate::fs::hash::Digest;
 
 /// Raised when the meaning of entries or marks changes; older files are then ignored.
@@ -19,7 +19,7 @@ const MAGIC: [u8; 8] = *b"crewhc04";
 const DAY_SHIFT: u32 = 48;
 const MARKS_SHIFT: u32 = 32;
 /// The mark of a directory.
-const NAMES: u64 = 1 << 15;
+const NAMES: u16 = 1 << 15;
 
 /// The entries in the bytes of a file; nothing when these cannot be used.
 pub(super) fn decode(bytes: &[u8]) -> Option<HashMap<Key, Entry>> {
@@ -27,16 +27,17 @@ pub(super) fn decode(bytes: &[u8]) -> Option<HashMap<Key, Entry>> {
     if word(&mut sum)? != checksum(body) {
         return None;
     }
-    let mut entries = HashMap::new();
+    // Most are files.
+    let mut entries = HashMap::with_capacity(body.len() / (6 * 8 + 32));
     while !body.is_empty() {
-        let mut key = [0; 5];
-        for part in &mut key {
+        let mut key = Key([0; 5]);
+        for part in &mut key.0 {
             *part = word(&mut body)?;
         }
         let about = word(&mut body)?;
         let (value, rest) = body.split_at_checked(usize::try_from(about & u64::from(u32::MAX)).ok()?)?;
         body = rest;
-        let marks = about >> MARKS_SHIFT & u64::from(u16::MAX);
+        let marks = u16::try_from(about >> MARKS_SHIFT & u64::from(u16::MAX)).ok()?;
         let held = if marks == NAMES {
             Held::Names(Names(value.into()))
         } else {
@@ -57,8 +58,8 @@ pub(super) fn encode(entries: &[(Key, &Held, u16)]) -> Vec<u8> {
             Held::File(known) => (known.marks.0, known.sha256.as_bytes().as_slice()),
             Held::Names(names) => (NAMES, &*names.0),
         };
-        let about = u64::from(*day) << DAY_SHIFT | marks << MARKS_SHIFT | value.len() as u64;
-        body.extend(key.iter().chain([&about]).flat_map(|number| number.to_le_bytes()));
+        let about = u64::from(*day) << DAY_SHIFT | u64::from(marks) << MARKS_SHIFT | value.len() as u64;
+        body.extend(key.0.iter().chain([&about]).flat_map(|number| number.to_le_bytes()));
         body.extend_from_slice(value);
     }
     [&MAGIC, checksum(&body).to_le_bytes().as_slice(), &body].concat()
@@ -73,7 +74,6 @@ fn word(bytes: &mut &[u8]) -> Option<u64> {
 
 /// Guards against torn or rotten files, not against an enemy, who could as well change the program.
 fn checksum(body: &[u8]) -> u64 {
-    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     body.chunks(8).fold(MIX, |sum, chunk| {
         let part = chunk.iter().rev().fold(0, |part, byte| part << 8 | u64::from(*byte));
         (sum.rotate_left(5) ^ part).wrapping_mul(MIX)
