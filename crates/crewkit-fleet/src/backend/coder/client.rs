@@ -18,7 +18,6 @@ use tokio::time::{Instant, timeout_at};
 use super::capability::Version;
 use super::circuit::Circuit;
 use super::error::{CoderError, Refused};
-use super::lanes::Lanes;
 use super::stream::{SplitError, Splitter};
 use super::wire::{Refusal, Validation, Workspace, WorkspacePage};
 
@@ -62,7 +61,6 @@ pub(super) struct Client {
     http: reqwest::Client,
     /// For connections that turn into a WebSocket, which HTTP/2 does not do; made when the first one is needed.
     http1: OnceLock<reqwest::Client>,
-    lanes: Lanes,
     connector: Connector,
     token: Secret,
     base: Url,
@@ -163,7 +161,6 @@ impl Client {
         Ok(Self {
             http: build(connector.builder())?,
             http1: OnceLock::new(),
-            lanes: Lanes::default(),
             connector,
             token: secret,
             base,
@@ -298,9 +295,12 @@ impl Client {
         body: Option<&serde_json::Value>,
         until: Instant,
     ) -> Result<AppAnswer, CoderError> {
-        let (body, most) = (body.cloned(), self.limits.fleet_coder_answer_bytes);
-        let lane = || (self.base.scheme() == "http").then(|| build(self.connector.builder()).ok()).flatten();
-        self.lanes.run(&self.http, lane, |http| ask_app(http, method, url, body, most, until)).await
+        let time = until.saturating_duration_since(Instant::now());
+        let request = body.into_iter().fold(self.http.request(method, url), RequestBuilder::json);
+        let response = sent(request, until, time).await?;
+        let (status, is_json) = (response.status(), is_json(&response));
+        let body = collect(response, self.limits.fleet_coder_answer_bytes, until, time).await?;
+        Ok(AppAnswer { status, is_json, body })
     }
 
     /// The address of `path` at Coder.
@@ -386,13 +386,7 @@ impl Client {
         found: mpsc::UnboundedSender<Vec<T>>,
     ) -> Result<usize, CoderError> {
         let time = until.saturating_duration_since(Instant::now());
-        let mut request = self.http.get(url);
-        if self.base.scheme() == "http" {
-            // A connection of HTTP/1 keeps the large buffer a page made it grow. There are as many connections as
-            // agents, so that one after the other would have one; opening another instead costs next to nothing.
-            request = request.header(header::CONNECTION, "close");
-        }
-        let response = self.good(self.answer(request, until, time).await?, until, time).await?;
+        let response = self.good(self.answer(self.http.get(url), until, time).await?, until, time).await?;
         let longest = usize::try_from(self.limits.fleet_coder_answer_bytes).unwrap_or(usize::MAX);
         let (pieces, mut arriving) = mpsc::channel(1);
         // Megabytes are taken apart on a thread of their own: the requests that follow from the first workspaces are
@@ -584,27 +578,6 @@ async fn collect(
         body.extend_from_slice(&chunk);
     }
     Ok(body)
-}
-
-/// Asks an app with one of the clients.
-async fn ask_app(
-    http: reqwest::Client,
-    method: Method,
-    url: Url,
-    body: Option<serde_json::Value>,
-    most: u64,
-    until: Instant,
-) -> Result<AppAnswer, CoderError> {
-    let time = until.saturating_duration_since(Instant::now());
-    let mut request = http.request(method, url);
-    if let Some(body) = &body {
-        request = request.json(body);
-    }
-    let response = sent(request, until, time).await?;
-    let status = response.status();
-    let is_json = is_json(&response);
-    let body = collect(response, most, until, time).await?;
-    Ok(AppAnswer { status, is_json, body })
 }
 
 /// Sends a request; `time` is what it had in all.

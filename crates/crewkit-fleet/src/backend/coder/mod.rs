@@ -33,7 +33,6 @@ mod create;
 mod error;
 mod journal;
 mod kit;
-mod lanes;
 mod metadata;
 mod project;
 mod pty;
@@ -161,6 +160,11 @@ impl<V: Clone> Cache<V> {
 }
 
 impl CoderBackend {
+    /// The host of Coder, which is the place of its agents.
+    pub fn host(&self) -> &str {
+        self.inner.client.base().host_str().unwrap_or_default()
+    }
+
     /// Prepares the backend; nothing is asked of Coder yet.
     pub fn new(settings: CoderSettings, clock: Clock) -> Result<Self, SettingsError> {
         let ca = settings.ca.as_deref();
