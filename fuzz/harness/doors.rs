@@ -60,7 +60,7 @@ fn start_server(directory: &Path) -> TestServer {
     });
     let parts = EndpointParts {
         mode: SessionMode::Sessions,
-        records: SessionRecords::new(directory.join("sessions"), &limits),
+        records: Arc::new(SessionRecords::new(directory.join("sessions"), &limits)),
         limits: Arc::clone(&limits),
         stop: CancellationToken::new(),
     };

@@ -26,19 +26,20 @@ fn operations() -> Result<String> {
         "Everything crewkit can do. Each operation is an MCP tool of this name, and `POST /api/ops/{name}` with the arguments \
          as a JSON object.\n",
     );
-    for toolset in Toolset::ALL {
-        let entries: Vec<_> = catalog.entries().filter(|entry| entry.operation.toolset == toolset).collect();
-        if entries.is_empty() {
-            continue;
+    for toolset in Toolset::ALL.map(Some).into_iter().chain([None]) {
+        match toolset {
+            Some(toolset) => writeln!(
+                page,
+                "\n## {toolset}\n\nServed alone at `/mcp/{}`, as server `{}`.",
+                toolset.path_segment(),
+                toolset.server_name()
+            )?,
+            None => writeln!(
+                page,
+                "\n## server\n\nWhat concerns the server itself. These are no MCP tools, and `--toolsets` does not hide them."
+            )?,
         }
-        writeln!(page, "\n## {toolset}\n")?;
-        writeln!(
-            page,
-            "Served alone at `/mcp/{}`, as server `{}`.",
-            toolset.path_segment(),
-            toolset.server_name()
-        )?;
-        for entry in entries {
+        for entry in catalog.entries().filter(|entry| entry.operation.toolset == toolset) {
             let operation = &entry.operation;
             writeln!(
                 page,

@@ -94,6 +94,8 @@ limits! {
     mcp_batch_messages = 64;
     /// Calls in flight on one connection or session.
     mcp_calls_in_flight = 256;
+    /// Resources that one connection or session is notified of.
+    mcp_subscriptions = 1000;
 
     // Packs: reading.
     /// Largest agentpack.yaml, frontmatter or overlay metadata file.

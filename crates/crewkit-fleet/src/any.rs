@@ -14,6 +14,9 @@ use crate::model::{
 };
 use crate::service::Fleet;
 
+/// The place of agents on this machine.
+pub const LOCAL: &str = "local";
+
 /// A fleet over whichever backend is configured.
 #[derive(Clone)]
 pub enum AnyFleet {
@@ -75,6 +78,14 @@ tools! {
 }
 
 impl AnyFleet {
+    /// The place of its agents: `local`, or the host of Coder.
+    pub fn place(&self) -> &str {
+        match self {
+            Self::Coder(fleet) => fleet.backend().host(),
+            Self::Local(_) => LOCAL,
+        }
+    }
+
     /// Deploys a pack profile into workspaces, or takes it back.
     pub async fn equip_agents(&self, input: EquipAgents) -> Result<EquipReport, FleetError> {
         let order = input.order()?;

@@ -16,6 +16,6 @@ pub mod service;
 mod sys;
 pub mod time;
 
-pub use any::AnyFleet;
+pub use any::{AnyFleet, LOCAL};
 pub use error::{ErrorKind, FleetError};
 pub use service::{Fleet, FleetOptions, MetadataStyle};

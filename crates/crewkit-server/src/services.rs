@@ -1,14 +1,16 @@
 //! What the operations work on.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crewkit_agent::{Engine, Error, Options};
 use crewkit_fleet::AnyFleet;
 use crewkit_pack::commands::Pack;
 use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,6 +24,8 @@ pub struct Services {
     pub pack: Option<Arc<Pack>>,
     /// Named agents in workspaces; none when no place for workspaces is configured.
     pub fleet: Option<AnyFleet>,
+    /// Agents in other places that this server reaches.
+    pub other_fleets: Vec<AnyFleet>,
     /// Agents with a text contract.
     pub agents: Arc<Agents>,
     /// The server that carries out every operation but pack's; `None` in the process that does so itself.
@@ -52,9 +56,26 @@ impl fmt::Debug for Services {
     }
 }
 
+/// Who a server is.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ServerAbout {
+    /// Its process id.
+    pub pid: u32,
+    /// Since when it owns its home.
+    pub since: String,
+    /// Its build.
+    pub build: String,
+    /// The protocol it speaks with clients of its socket.
+    pub protocol: u32,
+    /// Its HTTP address, if it has one.
+    pub http: Option<String>,
+}
+
 /// What a server lets its owner do with the server itself.
 #[derive(Debug, Default)]
 pub struct ServerControl {
+    /// Who it is, once it can be reached.
+    pub about: OnceLock<ServerAbout>,
     /// Ends the server.
     pub stop: CancellationToken,
     /// Whether the server's work ends with it.
@@ -71,6 +92,10 @@ pub trait RemoteOperations: Send + Sync {
         progress: Progress,
         cancelled: CancellationToken,
     ) -> BoxFuture<'static, Answer>;
+
+    /// Runs the operation `name`, which only reads, if a server is there. Starts none, so that who merely watches keeps no
+    /// server alive that somebody stopped.
+    fn watch(&self, name: &'static str, arguments: JsonObject) -> BoxFuture<'static, Answer>;
 }
 
 /// The engine of the agents, opened when the first call needs it.

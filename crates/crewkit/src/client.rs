@@ -30,6 +30,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// Whether it starts the server of the home if nobody answers.
+    starts_server: bool,
 }
 
 struct Shared {
@@ -59,18 +61,8 @@ impl Client {
     /// A client that connects with its first call.
     pub fn new(config: &Config, catalog: Arc<Catalog>, source: Source) -> Self {
         let (named, home) = (OnceLock::new(), Mutex::new(None));
-        Self { shared: Arc::new(Shared { config: config.clone(), catalog, source, named, home }) }
-    }
-
-    /// Connects to the server of the home if one answers. Returns whether there is a connection.
-    pub async fn connect(&self) -> Result<bool, Failure> {
-        let mut home = self.shared.home.lock().await;
-        if home.is_none() {
-            *home = server::connect(&self.shared.config)
-                .await?
-                .map(|found| Arc::new(Link::Home(Box::new(found))));
-        }
-        Ok(home.is_some())
+        let shared = Arc::new(Shared { config: config.clone(), catalog, source, named, home });
+        Self { shared, starts_server: true }
     }
 
     /// Runs one operation; a refusal of the operation's own is an answer, not a failure.
@@ -85,16 +77,6 @@ impl Client {
         let path = format!("/api/ops/{operation}");
         let body = Value::Object(arguments);
         answer(&self.send(Method::POST, &path, Some(&body), may_repeat).await?)
-    }
-
-    /// Reads what is at a path of the server.
-    pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
-        answer(&self.send(Method::GET, path, None, true).await?)
-    }
-
-    /// Posts something that may be asked for twice to a path of the server.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer, Failure> {
-        answer(&self.send(Method::POST, path, Some(body), true).await?)
     }
 
     /// The bytes at a path of the server, compressed as they are kept.
@@ -156,7 +138,14 @@ impl Client {
         if let Some(link) = &*home {
             return Ok(Arc::clone(link));
         }
-        let link = Arc::new(Link::Home(Box::new(server::connect_or_start(&self.shared.config).await?)));
+        let config = &self.shared.config;
+        let connection = if self.starts_server {
+            server::connect_or_start(config).await?
+        } else {
+            let none = || Failure::new(Code::ServerUnreachable, "No server is running for this home");
+            server::connect(config).await?.ok_or_else(none)?
+        };
+        let link = Arc::new(Link::Home(Box::new(connection)));
         *home = Some(Arc::clone(&link));
         Ok(link)
     }
@@ -189,6 +178,12 @@ impl RemoteOperations for Client {
             answered.unwrap_or_else(|failure| client.failed(name, &failure))
         }
         .boxed()
+    }
+
+    fn watch(&self, name: &'static str, arguments: JsonObject) -> BoxFuture<'static, Answer> {
+        let client = Self { starts_server: false, ..self.clone() };
+        async move { client.call(name, arguments).await.unwrap_or_else(|failure| client.failed(name, &failure)) }
+            .boxed()
     }
 }
 

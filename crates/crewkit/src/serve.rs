@@ -88,7 +88,7 @@ fn product(
 fn serve_fixture(config: &Config) -> Result<(), Failure> {
     let fixture = crewkit_server::conformance::Fixture::new()
         .map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let door = |parts, _, _, _| McpEndpoint::new(fixture, parts);
+    let door = |parts, _, _, _| McpEndpoint::new(move || fixture.clone(), parts);
     serve(config, ServerKind::Foreground, mcp::catalog()?, Selection::default(), door)
 }
 
@@ -113,7 +113,7 @@ fn serve(
         // The address comes first: a port that is taken must not cost a background server its place.
         let mut listeners = Listeners::default();
         let mut record = ServerRecord::own(kind);
-        let mut base = config.text("server.public_url").unwrap_or("http://localhost:8101").to_owned();
+        let mut base = config.text("server.public_url").unwrap_or_default().to_owned();
         let mut ports = Vec::new();
         if let Some(address) = address {
             let listener = listen(address).await?;
@@ -147,6 +147,7 @@ fn serve(
             ownership.socket_directory = directory;
         }
         ownership.announce(&record)?;
+        let _ = control.about.set(record.about());
         drop(starting);
         let shared = SharedServices {
             home: config.home.clone(),
@@ -156,7 +157,7 @@ fn serve(
             local_fleet: Arc::clone(&local_fleet),
         };
         let askers = Askers::new(askers::make(shared), serde_json::json!(record), limits.server_askers);
-        let records = SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits);
+        let records = Arc::new(SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits));
         let mode =
             if config.flag("server.stateless") { SessionMode::Stateless } else { SessionMode::Sessions };
         let endpoint_parts = EndpointParts { mode, records, limits: Arc::clone(&limits), stop: stop.clone() };

@@ -38,7 +38,7 @@ pub use grants::{AttemptGrant, ON_OTHERS};
 pub use options::Options;
 pub use settings::RunSettings;
 pub use subscription::Subscription;
-pub use view::{Moment, OutputRow, Status, output_rows};
+pub use view::{Moment, OutputRow, PayloadAddress, Status, output_rows, payload_resource};
 
 use crate::event::Event;
 use crate::model::Rehearsal;

@@ -31,7 +31,7 @@ pub struct Options {
     pub may: Vec<String>,
     /// Socket of the server, for drivers that report to it.
     pub server_socket: Option<PathBuf>,
-    /// Where clients reach this server, for `payload_url`; without a slash at the end.
+    /// Where clients reach this server over HTTP, for `payload_url`; without a slash at the end. Empty if they cannot.
     pub public_base: String,
     /// The clock.
     pub clock: Clock,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::event::{Event, EventBody, PREVIEW_CHARS, cut};
 use crate::model::Rehearsal;
-use crate::store::{Entry, RunRecord};
+use crate::store::Entry;
 use crate::sync::lock;
 
 /// The state of one agent, as `agent_status` answers it.
@@ -38,12 +38,9 @@ pub struct Status {
     /// What it reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Bytes of its payload, uncompressed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub payload_size: Option<u64>,
-    /// Where the payload is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub payload_url: Option<String>,
+    /// Where its payload is, if it has one.
+    #[serde(flatten)]
+    pub payload: Option<PayloadAddress>,
     /// What went wrong, or that there is no such agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -65,6 +62,17 @@ pub struct Status {
     /// Tokens so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
+}
+
+/// Where a payload is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PayloadAddress {
+    /// Its bytes, uncompressed.
+    pub payload_size: u64,
+    /// Where it can be fetched over HTTP; null if the server has no address.
+    pub payload_url: Option<String>,
+    /// Its URI as an MCP resource.
+    pub payload_resource: String,
 }
 
 /// When a run began, of which there are three cases.
@@ -97,8 +105,7 @@ impl Status {
             stopped_at: None,
             reason: None,
             summary: None,
-            payload_size: None,
-            payload_url: None,
+            payload: None,
             error: Some(format!("no agent has the id {}", id.chars().take(100).collect::<String>())),
             recent_output: None,
             driver: None,
@@ -127,8 +134,12 @@ impl Status {
             stopped_at: ended_at.filter(|_| status == RunStatus::Stopped),
             reason: record.state.stop_reason(),
             summary: record.summary.as_deref().map(str::to_owned),
-            payload_size: payload.map(|payload| payload.size),
-            payload_url: payload.map(|_| payload_url(public_base, &record)),
+            payload: payload.map(|payload| PayloadAddress {
+                payload_size: payload.size,
+                payload_url: (!public_base.is_empty())
+                    .then(|| format!("{public_base}/api/agents/{}/payload", record.id)),
+                payload_resource: payload_resource(record.id.as_str()),
+            }),
             error: record.error.as_deref().map(str::to_owned),
             recent_output: (status == RunStatus::Running).then(|| preview(entry)).flatten(),
             driver: record.spec.driver.clone(),
@@ -140,8 +151,9 @@ impl Status {
     }
 }
 
-fn payload_url(public_base: &str, record: &RunRecord) -> String {
-    format!("{public_base}/api/agents/{}/payload", record.id)
+/// The URI of a run's payload as an MCP resource.
+pub fn payload_resource(id: &str) -> String {
+    format!("crewkit://runs/{id}/payload")
 }
 
 /// What the agent is doing, in a line: the words that are arriving, or the newest entry that says something.

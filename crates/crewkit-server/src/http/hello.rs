@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::extract::{Extension, Request, State};
 use axum::middleware::Next;
@@ -10,9 +9,9 @@ use axum::response::{IntoResponse as _, Response};
 use crewkit_core::Code;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use serde_json::{Value, json};
 
 use super::connections::{Connection, Door};
+use super::context::RequestContext;
 use super::problem::HttpProblem;
 use super::rest;
 use super::router::App;
@@ -74,28 +73,12 @@ async fn answer(
     Ok(([(CONTENT_TYPE, "application/json")], body.to_string()).into_response())
 }
 
-/// Ends the server: with its work, or with `keep_work` so that the next server of the home goes on with it.
-pub(super) async fn stop(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Response {
-    let control = app.services.server.as_ref().filter(|_| matches!(caller, Caller::Owner));
-    let Some(control) = control else {
-        return HttpProblem::new(StatusCode::FORBIDDEN, Code::AgentRefused, "Only the owner stops a server")
-            .into_response();
-    };
-    let arguments = rest::json_body(&app.limits, request)
-        .await
-        .and_then(|body| rest::arguments(&body, app.limits.json_depth));
-    let arguments = match arguments {
-        Ok(arguments) => arguments,
-        Err(problem) => return problem.into_response(),
-    };
-    let keeps_work = arguments.get("keep_work").and_then(Value::as_bool).unwrap_or(false);
-    control.ends_work.store(!keeps_work, Ordering::Relaxed);
-    control.stop.cancel();
-    ([(CONTENT_TYPE, "application/json")], json!({"stopping": true}).to_string()).into_response()
+/// Ends the server. A client of any protocol can ask for it: no hello is needed, and the address stays.
+pub(super) async fn stop(context: RequestContext, request: Request) -> Response {
+    match rest::read_arguments(&context.app.limits, request).await {
+        Ok(arguments) => context.adapt("server_stop", arguments, |body| body).await,
+        Err(problem) => problem.into_response(),
+    }
 }
 
 /// What finds the asker of a request.

@@ -1,9 +1,10 @@
 //! The operation table as an `OpenAPI` document.
 
+use crewkit_core::Toolset;
 use serde_json::{Map, Value, json};
 
 use super::agents::{self, Route};
-use crate::ops::{Catalog, Selection};
+use crate::ops::{Catalog, Operation, Selection};
 
 /// The adapter of the fleet.
 const ADD_PROJECT: Route = Route {
@@ -25,7 +26,7 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
                 "operationId": operation.name,
                 "summary": operation.title,
                 "description": operation.description,
-                "tags": [operation.toolset.name()],
+                "tags": [tag(operation)],
                 "requestBody": {
                     "required": true,
                     "content": {"application/json": {"schema": Value::Object((*entry.input).clone())}},
@@ -49,7 +50,7 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
             "operationId": format!("{} {}", route.method, route.path),
             "summary": route.summary,
             "description": format!("The operation `{}`, in the shape existing clients know.", route.operation),
-            "tags": [entry.operation.toolset.name()],
+            "tags": [tag(&entry.operation)],
             "parameters": parameters,
             "responses": {
                 "200": {"description": "The answer."},
@@ -80,6 +81,10 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
         "paths": paths,
         "components": {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
     })
+}
+
+fn tag(operation: &Operation) -> &'static str {
+    operation.toolset.map_or("server", Toolset::name)
 }
 
 /// The names of a path's parameters.

@@ -31,7 +31,12 @@ impl Audience {
 
     /// The sender of a message that rmcp hands to a handler.
     pub fn of_context(context: &RequestContext<RoleServer>) -> Self {
-        match context.extensions.get::<http::request::Parts>() {
+        Self::of_extensions(&context.extensions)
+    }
+
+    /// The sender of a notification that rmcp hands to a handler, or of what it kept for one.
+    pub fn of_extensions(extensions: &rmcp::model::Extensions) -> Self {
+        match extensions.get::<http::request::Parts>() {
             Some(parts) => Self::of_request(&parts.extensions),
             None => Self::on_stdio(),
         }

@@ -11,10 +11,12 @@ use rmcp::model::{
     CompleteResult, DiscoverResult, Implementation, InitializeRequestParams, InitializeResult,
     ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesRequestMethod,
     ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
-    Tool, ToolAnnotations,
+    PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    ToolAnnotations, UnsubscribeRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::transport::streamable_http_server::SessionRestoreMarker;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::mpsc;
@@ -23,41 +25,55 @@ use tokio_util::sync::CancellationToken;
 use super::audience::Audience;
 use super::http::{EndpointParts, McpEndpoint};
 use super::message::SUPPORTED_VERSIONS;
+use super::resources::Subscriptions;
 use super::stdio;
 use crate::Services;
-use crate::ops::{self, Catalog, Entry, Progress, ProgressUpdate, Selection, Source};
+use crate::ops::{self, Catalog, Entry, Operation, Progress, ProgressUpdate, Selection, Source};
 
 /// The reading end of the protocol, whatever it is.
 pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
 /// The writing end of the protocol.
 pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Serves the operations of a catalog that a selection shows. Cheap to clone: one per connection or session.
-#[derive(Clone)]
+/// Serves the operations of a catalog that a selection shows, to one connection or session.
 pub struct McpServer {
-    catalog: Arc<Catalog>,
-    services: Arc<Services>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) services: Arc<Services>,
     selection: Arc<Selection>,
+    pub(super) subscriptions: Arc<Subscriptions>,
 }
 
 impl McpServer {
     /// A server that shows what `selection` allows; a request can narrow it further, never widen it.
-    pub const fn new(catalog: Arc<Catalog>, services: Arc<Services>, selection: Arc<Selection>) -> Self {
-        Self { catalog, services, selection }
+    pub fn new(catalog: Arc<Catalog>, services: Arc<Services>, selection: Arc<Selection>) -> Self {
+        Self { catalog, services, selection, subscriptions: Arc::default() }
     }
 
     /// Serves one client on a pair of streams until its input ends.
-    pub fn serve_stdio(self, reader: Reader, writer: Writer, limits: &Limits) -> BoxFuture<'_, ()> {
+    pub fn serve_stdio(mut self, reader: Reader, writer: Writer, limits: &Limits) -> BoxFuture<'_, ()> {
+        self.subscriptions = Arc::new(Subscriptions::new(limits, None));
         Box::pin(stdio::serve(self, reader, writer, limits))
     }
 
     /// The way in over HTTP.
     pub fn endpoint(self, parts: EndpointParts) -> McpEndpoint {
-        McpEndpoint::new(self, parts)
+        let (limits, records) = (Arc::clone(&parts.limits), Arc::clone(&parts.records));
+        let of_session = move || Self {
+            catalog: Arc::clone(&self.catalog),
+            services: Arc::clone(&self.services),
+            selection: Arc::clone(&self.selection),
+            subscriptions: Arc::new(Subscriptions::new(&limits, Some(Arc::clone(&records)))),
+        };
+        McpEndpoint::new(of_session, parts)
     }
 
     fn shown(&self, entry: &Entry, audience: &Audience) -> bool {
-        entry.operation.doors.mcp && self.selection.shows(&entry.operation) && audience.sees(&entry.operation)
+        entry.operation.doors.mcp && self.offers(&entry.operation, audience)
+    }
+
+    /// Whether `operation` may be used for `audience`, as a tool or behind a resource.
+    pub(super) fn offers(&self, operation: &Operation, audience: &Audience) -> bool {
+        self.selection.shows(operation) && audience.sees(operation)
     }
 
     fn unknown_tool(&self, name: &str, audience: &Audience) -> ErrorData {
@@ -70,10 +86,15 @@ impl McpServer {
     fn info(&self, audience: &Audience) -> ServerConfig {
         let narrowed = audience.narrowed.as_ref().filter(|selection| !selection.toolsets.is_empty());
         let named_by = narrowed.unwrap_or(&self.selection);
-        let mut config = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(
-                Implementation::new(named_by.server_name(), env!("CARGO_PKG_VERSION")).with_title("crewkit"),
-            );
+        let tools = ServerCapabilities::builder().enable_tools();
+        let capabilities = if self.has_resources(audience) {
+            tools.enable_resources().enable_resources_subscribe().enable_resources_list_changed().build()
+        } else {
+            tools.build()
+        };
+        let mut config = ServerConfig::new(capabilities).with_server_info(
+            Implementation::new(named_by.server_name(), env!("CARGO_PKG_VERSION")).with_title("crewkit"),
+        );
         config.protocol_version = ProtocolVersion::V_2025_11_25;
         config.instructions = Some(self.instructions(audience));
         config
@@ -83,7 +104,8 @@ impl McpServer {
     fn instructions(&self, audience: &Audience) -> String {
         let mut parts = Vec::new();
         for toolset in crewkit_core::Toolset::ALL {
-            let in_view = |entry: &Entry| entry.operation.toolset == toolset && self.shown(entry, audience);
+            let in_view =
+                |entry: &Entry| entry.operation.toolset == Some(toolset) && self.shown(entry, audience);
             if self.catalog.entries().any(in_view) {
                 parts.push(match toolset {
                     crewkit_core::Toolset::Pack => {
@@ -96,7 +118,7 @@ impl McpServer {
                     }
                     crewkit_core::Toolset::Agents => {
                         "agents: run a text contract to its end. agent_start returns at once; agent_wait beats polling \
-                         agent_status; large results are fetched from payload_url."
+                         agent_status; large results are read from payload_url or payload_resource."
                     }
                 });
             }
@@ -228,18 +250,70 @@ impl ServerHandler for McpServer {
 
     async fn list_resources(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+        let audience = Audience::of_context(&context);
+        if !self.has_resources(&audience) {
+            return Err(ErrorData::method_not_found::<ListResourcesRequestMethod>());
+        }
+        self.follow(&audience, &context.peer).await?;
+        self.resources(request.and_then(|page| page.cursor), &audience).await
     }
 
     async fn list_resource_templates(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+        let audience = Audience::of_context(&context);
+        if !self.has_resources(&audience) {
+            return Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>());
+        }
+        Ok(ListResourceTemplatesResult::with_all_items(self.resource_templates(&audience)))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.read(&request.uri, &Audience::of_context(&context)).await
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let audience = Audience::of_context(&context);
+        self.check_subscribable(&request.uri, &audience).await?;
+        self.follow(&audience, &context.peer).await?;
+        self.subscriptions.add(request.uri)?;
+        self.subscriptions.remember(&context.extensions).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.subscriptions.remove(&request.uri);
+        self.subscriptions.remember(&context.extensions).await
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if let Some(restored) = context.extensions.get::<SessionRestoreMarker>() {
+            self.take_up(&restored.id, &context).await;
+        }
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        self.has_resources(&Audience::on_stdio()).then(|| self.subscriptions.bounded(requested))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        self.listen_to_resources(context).await
     }
 
     async fn complete(

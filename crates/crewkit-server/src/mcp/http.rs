@@ -34,7 +34,7 @@ use crate::http::read_body;
 use crate::json;
 use crate::ops::Selection;
 
-const SESSION_HEADER: &str = "mcp-session-id";
+pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// Whether clients get sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct EndpointParts {
     /// Whether clients get sessions.
     pub mode: SessionMode,
     /// What is remembered of them.
-    pub records: SessionRecords,
+    pub records: Arc<SessionRecords>,
     /// The bounds on everything.
     pub limits: Arc<Limits>,
     /// Ends every stream.
@@ -72,12 +72,14 @@ pub struct McpEndpoint {
 }
 
 impl McpEndpoint {
-    /// The endpoint of `handler`.
-    pub fn new<H: ServerHandler + Clone + Sync>(handler: H, parts: EndpointParts) -> Self {
+    /// The endpoint of handlers made by `handler`, one for each session.
+    pub fn new<H: ServerHandler>(
+        handler: impl Fn() -> H + Send + Sync + 'static,
+        parts: EndpointParts,
+    ) -> Self {
         let EndpointParts { mode, records, limits, stop } = parts;
         let in_flight = Arc::new(InFlight::default());
         let sessions = Arc::new(Sessions::new(&limits, Arc::clone(&in_flight)));
-        let records = Arc::new(records);
         // Host and Origin are checked for every route by one guard, and the body is read and bounded here.
         let mut config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
@@ -86,7 +88,7 @@ impl McpEndpoint {
             .with_max_request_body_bytes(usize::MAX)
             .with_cancellation_token(stop);
         config.session_store = Some(Arc::new(SharedRecords(Arc::clone(&records))));
-        let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&sessions), config);
+        let service = StreamableHttpService::new(move || Ok(handler()), Arc::clone(&sessions), config);
         let service = Arc::new(move |request| {
             let service = service.clone();
             async move { service.handle(request).await }.boxed()

@@ -8,6 +8,7 @@ pub mod handler;
 pub mod http;
 mod in_flight;
 pub mod message;
+mod resources;
 pub mod sessions;
 pub mod stdio;
 

@@ -24,6 +24,7 @@ use rmcp::transport::streamable_http_server::session::{
     RestoreOutcome, ServerSseMessage, SessionId, SessionManager, SessionState, SessionStore,
     SessionStoreError,
 };
+use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::in_flight::InFlight;
@@ -186,7 +187,10 @@ impl SessionManager for Sessions {
     }
 }
 
-/// What clients said at `initialize`, on disk.
+/// The member of a record that has the resources a session is notified of.
+const SUBSCRIPTIONS: &str = "subscriptions";
+
+/// What clients said at `initialize` and what they subscribed to, on disk.
 #[derive(Debug)]
 pub struct SessionRecords {
     directory: PathBuf,
@@ -242,11 +246,37 @@ impl SessionRecords {
         options.write(true).create(true).truncate(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(path)?.write_all(json)?;
+        // In one step: a record that is cut off by the end of the server would cost the client its session.
+        let draft = path.with_extension("new");
+        options.open(&draft)?.write_all(json)?;
+        std::fs::rename(&draft, path)?;
         if std::fs::read_dir(&self.directory)?.count() > self.most {
             self.prune();
         }
         Ok(())
+    }
+}
+
+impl SessionRecords {
+    /// The resources that a session is notified of.
+    pub async fn subscriptions(&self, session: &str) -> Vec<String> {
+        let record = match self.file(session) {
+            Some(path) => tokio::fs::read(path).await.ok(),
+            None => None,
+        };
+        let record = record.and_then(|json| serde_json::from_slice::<Value>(&json).ok()).unwrap_or_default();
+        serde_json::from_value(record[SUBSCRIPTIONS].clone()).unwrap_or_default()
+    }
+
+    /// Remembers which resources a session is notified of. A session without a record is not remembered at all.
+    pub async fn set_subscriptions(self: Arc<Self>, session: &str, uris: Vec<String>) -> io::Result<()> {
+        let Some(path) = self.file(session) else { return Ok(()) };
+        let written = tokio::task::spawn_blocking(move || {
+            let mut record: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+            record[SUBSCRIPTIONS] = uris.into();
+            self.write(&path, record.to_string().as_bytes())
+        });
+        written.await?
     }
 }
 

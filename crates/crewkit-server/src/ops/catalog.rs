@@ -64,8 +64,13 @@ impl Catalog {
 
     /// The operations of this build.
     pub fn product() -> Result<Self, CatalogError> {
-        let toolsets = [super::pack::operations(), super::fleet::operations(), super::runs::operations()];
-        Self::new(toolsets.concat())
+        let rows = [
+            super::pack::operations(),
+            super::fleet::operations(),
+            super::runs::operations(),
+            super::server::operations(),
+        ];
+        Self::new(rows.concat())
     }
 
     /// The operation called `name`.

@@ -280,7 +280,7 @@ where
         name,
         title,
         description,
-        toolset: Toolset::Fleet,
+        toolset: Some(Toolset::Fleet),
         input: Schema::of_input::<I>(),
         output: Schema::Literal(output),
         hints,
@@ -299,11 +299,13 @@ async fn answer<I: DeserializeOwned, O: Serialize + Send>(
     tool: Tool<I, O>,
 ) -> HandlerResult {
     let failed = |error: FleetError| failure(&error.with("operation", name));
-    let Some(fleet) = call.services.fleet.clone() else {
+    let Some(own) = &call.services.fleet else {
         let message = "no place for workspaces is configured; set CODER_URL and CODER_SESSION_TOKEN, \
                        or [fleet.coder] in crewkit.toml";
         return Err(failed(FleetError::unavailable(message).with("reason", "not_configured")));
     };
+    let fleet = choose_place(own, &call.services.other_fleets, name, &mut call.arguments).map_err(failed)?;
+    let place = fleet.place().to_owned();
     let source = match call.source {
         Source::Tool => TaskSource::AiController,
         Source::Cli | Source::Page => TaskSource::Human,
@@ -311,7 +313,7 @@ async fn answer<I: DeserializeOwned, O: Serialize + Send>(
     let input = call.input().map_err(|error| failed(FleetError::bad_request(error.to_string())))?;
     let work = async {
         match tool(fleet, input, source).await {
-            Ok(answer) => Ok(serde_json::to_value(answer).unwrap_or_default()),
+            Ok(answer) => Ok(with_place(serde_json::to_value(answer).unwrap_or_default(), &place)),
             Err(error) => Err(failed(error)),
         }
     };
@@ -323,6 +325,40 @@ async fn answer<I: DeserializeOwned, O: Serialize + Send>(
             Err(failed(FleetError::unavailable("the request was canceled")))
         }
     }
+}
+
+/// The fleet that the agent of a call belongs to: the asker's own, unless the name says `place/name`. Leaves the name alone in
+/// the arguments.
+fn choose_place(
+    own: &AnyFleet,
+    others: &[AnyFleet],
+    operation: &str,
+    arguments: &mut JsonObject,
+) -> Result<AnyFleet, FleetError> {
+    let field = if operation == "create_agent" { "name" } else { "agent_name" };
+    let Some(Value::String(named)) = arguments.get_mut(field) else { return Ok(own.clone()) };
+    let Some((place, name)) = named.split_once('/') else { return Ok(own.clone()) };
+    let Some(fleet) = std::iter::once(own).chain(others).find(|fleet| fleet.place() == place) else {
+        let known: Vec<&str> = std::iter::once(own).chain(others).map(AnyFleet::place).collect();
+        let message = format!("This server reaches no agents at `{place}`. It reaches {}", known.join(", "));
+        return Err(FleetError::invalid(field, message));
+    };
+    *named = name.to_owned();
+    Ok(fleet.clone())
+}
+
+/// An answer, with the place beside the name of each agent.
+fn with_place(mut answer: Value, place: &str) -> Value {
+    if answer["agents"].is_array() {
+        for agent in answer["agents"].as_array_mut().into_iter().flatten().filter(|agent| agent.is_object()) {
+            agent["place"] = place.into();
+        }
+    } else if answer["agent"].is_object() {
+        answer["agent"]["place"] = place.into();
+    } else if answer["agent_name"].is_string() {
+        answer["place"] = place.into();
+    }
+    answer
 }
 
 /// Accepts `task` as another name for `spec`.

@@ -10,6 +10,7 @@ pub mod run;
 pub mod runs;
 pub mod schema;
 pub mod selection;
+pub mod server;
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,8 +41,8 @@ pub struct Operation {
     pub title: &'static str,
     /// What it does, for people and models; short, since every client pays for it.
     pub description: &'static str,
-    /// The toolset it belongs to.
-    pub toolset: Toolset,
+    /// The toolset it belongs to. `None` for what concerns the server itself: it is no tool, and narrowing does not hide it.
+    pub toolset: Option<Toolset>,
     /// JSON Schema of the arguments.
     pub input: Schema,
     /// JSON Schema of the answer, wide enough for the failure form too: some clients check failures against it.

@@ -258,7 +258,7 @@ fn row(
         name,
         title,
         description,
-        toolset: Toolset::Pack,
+        toolset: Some(Toolset::Pack),
         input: Schema::Literal(input),
         output: Schema::Literal(ENVELOPE),
         hints: Hints::READ,

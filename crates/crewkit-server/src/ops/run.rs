@@ -67,7 +67,9 @@ impl Request {
 /// only reads or waits ends with the future.
 pub fn run(entry: Arc<Entry>, services: Arc<Services>, request: Request) -> BoxFuture<'static, Answer> {
     Box::pin(async move {
-        if let Some(remote) = services.remote.as_ref().filter(|_| entry.operation.toolset != Toolset::Pack) {
+        if let Some(remote) =
+            services.remote.as_ref().filter(|_| entry.operation.toolset != Some(Toolset::Pack))
+        {
             return remote
                 .run(entry.operation.name, request.arguments, request.progress, request.cancelled)
                 .await;

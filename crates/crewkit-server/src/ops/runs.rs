@@ -1,21 +1,23 @@
 //! The operations on runs: text contracts that are carried out once. The contract's tools call a run an agent.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use crewkit_agent::contract::completion_tool;
 use crewkit_agent::engine::{OutputRow, Prune, Start, Status, Until, output_rows};
-use crewkit_agent::{Engine, Error, EventPage, RunRecord, RunSpec};
+use crewkit_agent::{Engine, Error, FileFault, RunRecord, RunSpec, StoreError};
 use crewkit_core::run::RunStatus;
 use crewkit_core::{Code, Timestamp, Toolset};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
 
 use super::{Approval, Call, Doors, Failure, Hints, Operation, Problem, ProgressUpdate, Schema};
+use crate::blocking;
 
 /// Characters of a contract in a list.
 const LISTED_CONTRACT_CHARS: usize = 200;
@@ -32,7 +34,6 @@ const STATUS_OUTPUT: &str =
 const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"anyOf":[{"type":"string"},{"type":"null"}]},"completed_at":{"type":"string"},"stopped_at":{"anyOf":[{"type":"string"},{"type":"null"}]}}}"#;
 const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}}}}"#;
 const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"anyOf":[{"type":"integer"},{"type":"null"}]}}}"#;
-const EVENTS_OUTPUT: &str = r#"{"type":"object","properties":{"events":{"type":"array","items":{"type":"object","properties":{"seq":{"type":"integer"},"at":{"type":"string"},"kind":{"type":"string"},"subject":{"type":"string"},"position":{"type":"integer"}}}},"next":{"type":"integer"},"last":{"type":"integer"}}}"#;
 const ANYTHING: &str = r#"{"type":"object"}"#;
 
 /// How a run is carried out.
@@ -267,6 +268,16 @@ pub struct RunDeleted {
     pub status: &'static str,
 }
 
+/// Input of `run_payload`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct PayloadQuery {
+    /// Id of the run.
+    pub run_id: String,
+    /// Whether to answer with the payload itself.
+    #[schemars(extend("default" = false))]
+    pub text: Option<bool>,
+}
+
 /// Output of `run_payload`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RunPayload {
@@ -276,22 +287,9 @@ pub struct RunPayload {
     pub size: u64,
     /// Where it can be fetched as a file; null if this server has no address.
     pub url: Option<String>,
-}
-
-/// Input of `events`.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-pub struct EventQuery {
-    /// Show what happened after this cursor; 0 stands for the oldest event that is kept.
-    #[schemars(extend("default" = 0))]
-    pub after: Option<u64>,
-    /// Events at most.
-    #[schemars(range(min = 1, max = 500), extend("default" = 100))]
-    pub limit: Option<u64>,
-    /// Only events of this run, agent or project.
-    pub subject: Option<String>,
-    /// Wait this long for the first event.
-    #[schemars(range(min = 0, max = 300), extend("default" = 0))]
-    pub wait_seconds: Option<u64>,
+    /// The payload, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// Input of operations that take no arguments.
@@ -431,18 +429,10 @@ pub fn operations() -> Vec<Operation> {
         row(
             "run_payload",
             "Payload of a run",
-            "Show the size and the address of a run's payload.",
+            "Show the size and the address of a run's payload, or the payload itself.",
             (Hints::READ, Doors::shown_with(STATUS)),
             Schema::of_output::<RunPayload>(),
             payload,
-        ),
-        row(
-            "events",
-            "Events",
-            "Show what happened to runs, agents and projects, in order and from a cursor on.",
-            (Hints::READ, Doors::shown_with(STATUS).cli(&["events"], &[])),
-            Schema::Literal(EVENTS_OUTPUT),
-            events,
         ),
         row(
             "run_tools",
@@ -456,7 +446,7 @@ pub fn operations() -> Vec<Operation> {
 }
 
 /// An operation as a row. Its arguments are read into `I`.
-fn row<I, O, F>(
+pub(super) fn row<I, O, F>(
     name: &'static str,
     title: &'static str,
     description: &'static str,
@@ -473,7 +463,7 @@ where
         name,
         title,
         description,
-        toolset: Toolset::Agents,
+        toolset: Some(Toolset::Agents),
         input: Schema::of_input::<I>(),
         output,
         hints,
@@ -506,7 +496,7 @@ impl From<Error> for Failure {
     }
 }
 
-async fn engine(call: &Call) -> Result<&Engine, Error> {
+pub(super) async fn engine(call: &Call) -> Result<&Engine, Error> {
     call.services.agents.engine().await
 }
 
@@ -719,10 +709,28 @@ async fn prune(call: Call, input: PruneRuns) -> Result<Pruned, Error> {
     Ok(Pruned { dry_run, count: records.len(), runs: records.iter().map(|record| summary(record)).collect() })
 }
 
-async fn payload(call: Call, input: ByRun) -> Result<RunPayload, Error> {
+async fn payload(call: Call, input: PayloadQuery) -> Result<RunPayload, Error> {
     let engine = engine(&call).await?;
-    let info = engine.payload_info(&input.run_id)?;
-    Ok(RunPayload { id: input.run_id.clone(), size: info.size, url: engine.show(&input.run_id)?.payload_url })
+    let PayloadQuery { run_id: id, text } = input;
+    let size = engine.payload_info(&id)?.size;
+    let url = engine.show(&id)?.payload.and_then(|payload| payload.payload_url);
+    let text = match text {
+        Some(true) => Some(unpacked(&id, engine.payload(&id).await?.gzip).await?),
+        _ => None,
+    };
+    Ok(RunPayload { id, size, url, text })
+}
+
+async fn unpacked(id: &str, gzip: Bytes) -> Result<String, Error> {
+    let unpack = move || {
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&gzip[..]).read_to_string(&mut text).map(|_| text)
+    };
+    let unpacked = blocking::by_size(usize::MAX, unpack).await;
+    unpacked.map_err(|error| {
+        let (what, why) = (format!("payload of {id}"), error.to_string());
+        Error::Store(StoreError::File(FileFault::Damaged { path: "crewkit.db".into(), what, why }))
+    })
 }
 
 async fn tools(call: Call, NoArguments {}: NoArguments) -> Result<Value, Error> {
@@ -740,29 +748,4 @@ async fn tools(call: Call, NoArguments {}: NoArguments) -> Result<Value, Error> 
         raw
     }));
     Ok(json!({"servers": servers, "tools": listed}))
-}
-
-/// A page of the event log. With `wait_seconds`, answers as soon as there is an event that matches.
-async fn events(call: Call, input: EventQuery) -> Result<EventPage, Error> {
-    let engine = engine(&call).await?;
-    let mut after = input.after.unwrap_or(0);
-    let limit = usize::try_from(input.limit.unwrap_or(100)).unwrap_or(usize::MAX);
-    let until = Instant::now() + Duration::from_secs(input.wait_seconds.unwrap_or(0));
-    let mut newest = engine.watch_events();
-    loop {
-        newest.mark_unchanged();
-        let mut page = engine.events(after, limit).await?;
-        let is_last_page = page.next >= page.last;
-        if let Some(subject) = &input.subject {
-            page.events.retain(|event| event.subject == *subject);
-        }
-        if !page.events.is_empty() || (is_last_page && Instant::now() >= until) {
-            return Ok(page);
-        }
-        after = page.next;
-        // A page without a match is followed by the next one at once.
-        if is_last_page && matches!(timeout_at(until, newest.changed()).await, Ok(Err(_))) {
-            return Ok(page);
-        }
-    }
 }

@@ -43,7 +43,8 @@ impl Selection {
         let is_excluded =
             names(&self.exclude, operation.name) || with.iter().any(|tool| names(&self.exclude, tool));
         let everything = self.toolsets.is_empty() && self.tools.is_empty();
-        (everything || is_named || self.toolsets.contains(&operation.toolset))
+        let Some(toolset) = &operation.toolset else { return !is_excluded };
+        (everything || is_named || self.toolsets.contains(toolset))
             && !is_excluded
             && (!self.read_only || operation.hints.read_only)
     }

@@ -44,7 +44,8 @@ fn the_table_keeps_its_own_rules() {
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
         assert!(operation.description.ends_with('.') && !operation.title.is_empty(), "{name}");
         let shown_with = operation.doors.shown_with;
-        assert_eq!(operation.doors.mcp, shown_with.is_empty(), "{name}: no tool is narrowed by nothing");
+        let is_narrowed_by_nothing = operation.doors.mcp || operation.toolset.is_none();
+        assert_eq!(is_narrowed_by_nothing, shown_with.is_empty(), "{name}");
         for tool in shown_with {
             let tool = &catalog.get(tool).unwrap_or_else(|| panic!("{name}: there is no {tool}")).operation;
             assert!(tool.doors.mcp && tool.toolset == operation.toolset, "{name}");
@@ -53,7 +54,7 @@ fn the_table_keeps_its_own_rules() {
         for positional in operation.doors.cli.map(|cli| cli.positional).unwrap_or_default() {
             assert!(properties.contains_key(*positional), "{name}: {positional}");
         }
-        if operation.toolset != Toolset::Pack {
+        if operation.toolset != Some(Toolset::Pack) {
             for (argument, schema) in properties {
                 assert!(schema["description"].is_string(), "{name}: {argument} is not described");
             }
@@ -88,7 +89,7 @@ fn the_list_of_tools_is_the_one_of_the_contracts() {
 fn literal_schemas_fit_their_type() {
     let catalog = Catalog::product().unwrap();
     let derived = Schema::of_input::<PackInput>().to_object().unwrap();
-    for entry in catalog.entries().filter(|entry| entry.operation.toolset == Toolset::Pack) {
+    for entry in catalog.entries().filter(|entry| entry.operation.toolset == Some(Toolset::Pack)) {
         for (argument, literal) in entry.input["properties"].as_object().unwrap() {
             // Read before the type, for every row.
             if argument == "yes" {

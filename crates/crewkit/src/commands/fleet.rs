@@ -1,7 +1,6 @@
 //! `crewkit fleet …`: named agents in workspaces of their own.
 
 use std::io::IsTerminal as _;
-use std::time::Duration;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
 use crewkit_core::Code;
@@ -18,8 +17,9 @@ use crate::failure::Failure;
 use crate::style::Style;
 use crate::text::field;
 
-/// Pause between looks at a log that is followed.
-const LOG_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest time without a look at a log that is followed. What an agent says while it works, and everything on Coder, leaves
+/// no event.
+const LOG_WAIT_SECONDS: u64 = 1;
 /// Log entries fetched at a time.
 const LOG_PAGE: u64 = 100;
 /// Log entries that are shown before those that are followed.
@@ -210,8 +210,9 @@ async fn follow_log(session: &Session, arguments: &JsonObject, json: bool) -> Re
     let name = arguments.get("agent_name").cloned().unwrap_or_default();
     let page_size = arguments.get("page_size").and_then(Value::as_u64).unwrap_or(FIRST_ENTRIES);
     let fetch = async |page: u64, size: u64| {
-        session.run("show_agent_log", json!({"agent_name": name, "page": page, "page_size": size})).await
+        session.watch("show_agent_log", json!({"agent_name": name, "page": page, "page_size": size})).await
     };
+    let mut cursor = session.newest_event().await?;
     let mut seen: Option<u64> = None;
     loop {
         let newest = fetch(1, seen.map_or(page_size, |_| LOG_PAGE)).await?;
@@ -234,6 +235,6 @@ async fn follow_log(session: &Session, arguments: &JsonObject, json: bool) -> Re
             show(entry, json, || fleet_text::log_entry(entry));
         }
         seen = Some(total);
-        tokio::time::sleep(LOG_POLL_INTERVAL).await;
+        cursor = session.wait_for_event(cursor, None, LOG_WAIT_SECONDS).await?;
     }
 }

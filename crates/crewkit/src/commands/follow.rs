@@ -13,8 +13,8 @@ use crate::serve::Signals;
 use crate::style::Style;
 use crate::text::field;
 
-/// Pause between looks at a run that is followed.
-const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Longest time that one question for new events waits.
+pub(super) const EVENT_WAIT_SECONDS: u64 = 60;
 /// How long after the first Ctrl-C a second one stops the run.
 const STOP_WINDOW: Duration = Duration::from_secs(5);
 
@@ -59,9 +59,10 @@ pub(super) async fn transcript(
     mut print: impl FnMut(&Value),
 ) -> Result<(), Failure> {
     let mut after = 0;
+    let mut cursor = if follow { session.newest_event().await? } else { 0 };
     loop {
         let wish = json!({"agent_id": id, "after": after, "limit": 500, "max_chars": 100_000});
-        let page = session.run("agent_output", wish).await?;
+        let page = session.watch("agent_output", wish).await?;
         for entry in page["entries"].as_array().into_iter().flatten() {
             after = entry["seq"].as_u64().unwrap_or(after);
             print(entry);
@@ -71,7 +72,7 @@ pub(super) async fn transcript(
             if !follow || has_ended {
                 return Ok(());
             }
-            tokio::time::sleep(OUTPUT_POLL_INTERVAL).await;
+            cursor = session.wait_for_event(cursor, Some(id), EVENT_WAIT_SECONDS).await?;
         }
     }
 }

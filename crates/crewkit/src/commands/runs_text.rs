@@ -102,7 +102,7 @@ pub(super) fn details(statuses: &[Value], style: Style) -> String {
         line("run", id.to_owned());
         line("status", format!("{}{label}", tone.paint(style, &text)));
         line("started", age(&status["started_at"]));
-        for key in ["driver", "model", "turns", "tokens", "payload_size", "payload_url"] {
+        for key in ["driver", "model", "turns", "tokens", "payload_size", "payload_url", "payload_resource"] {
             if !status[key].is_null() {
                 line(key.trim_start_matches("payload_").trim(), crate::text::shown(&status[key]));
             }

@@ -1,25 +1,24 @@
 //! `crewkit status`, `crewkit stop` and `crewkit events`: the server of the home itself.
 
 use std::io::IsTerminal as _;
-use std::time::Duration;
 
+use crewkit_core::Code;
 use crewkit_core::secret::masked_url;
 use crewkit_server::ops::Source;
 use serde_json::{Value, json};
 
+use super::follow::EVENT_WAIT_SECONDS;
 use super::{Owner, Session, show};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::server::{ServerRecord, own};
+use crate::server::{self, ServerRecord, identity, own};
 use crate::style::Style;
 use crate::text::{Cell, age, count, field, shorten, table};
 use crate::{ask, output};
 
 /// Characters of a contract or task in a list.
 const WORK_CHARACTERS: usize = 60;
-/// Pause between looks at events that are followed.
-const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Events fetched at a time.
 const EVENT_PAGE: u64 = 500;
 
@@ -27,14 +26,14 @@ const EVENT_PAGE: u64 = 500;
 pub fn status(config: &Config, json: bool) -> Result<Exit, Failure> {
     super::runtime()?.block_on(async {
         let session = Session::open(config, Owner::Server, Source::Cli).await?;
-        let server = running(config, &session).await?;
-        let work = match &server {
-            Some(server) if server.socket.is_some() => Some(Work::read(&session).await?),
-            _ => None,
+        let server = server::running(&config.home).await?;
+        let work = match server.as_ref().filter(|server| speaks_our_protocol(server)) {
+            Some(_) => Some(session.run("server_status", json!({})).await?["work"].take()),
+            None => None,
         };
         let settings = settings(config);
         let body = json!({
-            "server": server, "home": config.home, "work": work.as_ref().map(Work::json), "settings": settings,
+            "server": server, "home": config.home, "work": work, "settings": settings,
         });
         show(&body, json, || {
             let server = match &server {
@@ -48,7 +47,7 @@ pub fn status(config: &Config, json: bool) -> Result<Exit, Failure> {
             };
             let mut page = format!("server    {server}\nhome      {}\n", config.home.display());
             if let Some(work) = &work {
-                page.push_str(&format!("work      {}\n", work.line()));
+                page.push_str(&format!("work      {}\n", work_line(work)));
             }
             page.push_str(&format!("settings  {}\n", settings.join(" · ")));
             page
@@ -61,7 +60,7 @@ pub fn status(config: &Config, json: bool) -> Result<Exit, Failure> {
 pub fn stop(config: &Config, is_confirmed: bool, json: bool) -> Result<Exit, Failure> {
     super::runtime()?.block_on(async {
         let session = Session::open(config, Owner::Server, Source::Cli).await?;
-        let (Some(server), Some(client)) = (running(config, &session).await?, session.client()) else {
+        let Some(server) = server::running(&config.home).await? else {
             let home = config.home.display();
             show(&json!({"stopped": false}), json, || format!("No server is running for {home}."));
             return Ok(Exit::Ok);
@@ -71,23 +70,20 @@ pub fn stop(config: &Config, is_confirmed: bool, json: bool) -> Result<Exit, Fai
                 own::in_use(&config.home).with_next(format!("end process {} to free the home", server.pid))
             );
         }
-        let work = Work::read(&session).await?;
+        // What a server of another protocol does is not known.
+        let work = if speaks_our_protocol(&server) { Some(Work::read(&session).await?) } else { None };
         if !is_confirmed && std::io::stdin().is_terminal() {
-            output::coloured_talk(work.list(Style::of_stderr()).trim_end());
+            let list = work.as_ref().map(|work| work.list(Style::of_stderr()));
+            output::coloured_talk(list.as_deref().unwrap_or("It is of another build.").trim_end());
             if !ask::yes(&format!("Stop the server (pid {}) and all of its work?", server.pid)) {
                 return Ok(Exit::Failed);
             }
         }
-        Failure::of_answer(client.post("/api/server/stop", &json!({"keep_work": false})).await?)?;
-        let limits = config.limits();
-        let patience = Duration::from_secs(limits.shutdown_grace_seconds + limits.server_start_seconds);
-        let starting = own::start_lock(&config.home, &limits).await?;
-        let is_free = starting.wait_until_free(&config.home, patience).await;
-        if !is_free.map_err(|error| own::unusable(&config.home, &error))? {
-            return Err(own::in_use(&config.home));
-        }
-        show(&json!({"stopped": true, "pid": server.pid, "work": work.json()}), json, || {
-            format!("The server (pid {}) has ended. It had {}.", server.pid, work.line())
+        server::stop(config).await?;
+        let work = work.map(|work| work.json());
+        show(&json!({"stopped": true, "pid": server.pid, "work": work}), json, || {
+            let had = work.as_ref().map(|work| format!(" It had {}.", work_line(work))).unwrap_or_default();
+            format!("The server (pid {}) has ended.{had}", server.pid)
         });
         Ok(Exit::Ok)
     })
@@ -97,8 +93,19 @@ pub fn stop(config: &Config, is_confirmed: bool, json: bool) -> Result<Exit, Fai
 pub fn events(config: &Config, mut after: u64, follow: bool, json: bool) -> Result<Exit, Failure> {
     super::runtime()?.block_on(async {
         let session = Session::open(config, Owner::of_short_command(config), Source::Cli).await?;
+        // A server is started for the first question alone.
+        session.newest_event().await?;
         loop {
-            let page = session.run("events", json!({"after": after, "limit": EVENT_PAGE})).await?;
+            let wait = if follow { EVENT_WAIT_SECONDS } else { 0 };
+            let wish = json!({"after": after, "limit": EVENT_PAGE, "wait_seconds": wait});
+            let page = match session.watch("events", wish).await {
+                Err(failure) if follow && failure.code == Code::CursorExpired => {
+                    output::talk(&format!("{}; going on with the oldest that is kept", failure.message));
+                    after = 0;
+                    continue;
+                }
+                page => page?,
+            };
             for event in page["events"].as_array().into_iter().flatten() {
                 show(event, json, || {
                     let (at, kind, subject) =
@@ -107,27 +114,21 @@ pub fn events(config: &Config, mut after: u64, follow: bool, json: bool) -> Resu
                 });
             }
             after = page["next"].as_u64().unwrap_or(after);
-            let is_last = page["last"].as_u64().is_none_or(|last| after >= last);
-            if is_last && !follow {
+            if !follow && page["last"].as_u64().is_none_or(|last| after >= last) {
                 session.close().await;
                 return Ok(Exit::Ok);
-            }
-            if is_last {
-                tokio::time::sleep(EVENT_POLL_INTERVAL).await;
             }
         }
     })
 }
 
-/// The owner of the home. Returns `None` if there is none.
-async fn running(config: &Config, session: &Session) -> Result<Option<ServerRecord>, Failure> {
-    match session.client() {
-        Some(client) if client.connect().await? => Ok(ServerRecord::read(&config.home)),
-        // An owner that works in its own process has no socket.
-        _ => {
-            Ok(ServerRecord::read(&config.home).filter(|record| record.socket.is_none() && record.is_alive()))
-        }
-    }
+fn speaks_our_protocol(server: &ServerRecord) -> bool {
+    server.socket.is_some() && server.protocol == identity::protocol()
+}
+
+fn work_line(work: &Value) -> String {
+    let number = |key: &str| work[key].as_u64().unwrap_or(0);
+    format!("{} working, {}", count(number("agents"), "agent"), count(number("runs"), "run"))
 }
 
 /// What a server is doing.
@@ -149,14 +150,6 @@ impl Work {
 
     fn json(&self) -> Value {
         json!({"runs": self.runs.len(), "agents": self.agents.len()})
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{} working, {}",
-            count(self.agents.len() as u64, "agent"),
-            count(self.runs.len() as u64, "run")
-        )
     }
 
     fn list(&self, style: Style) -> String {

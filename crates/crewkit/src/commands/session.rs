@@ -7,7 +7,7 @@ use crewkit_core::Code;
 use crewkit_fleet::AnyFleet;
 use crewkit_server::Services;
 use crewkit_server::ops::{self, Catalog, Source};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::{self, ServedAt};
 use crate::client::{self, Client};
@@ -15,7 +15,10 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::server::ServerKind;
 use crate::server::own::{Ownership, own_home};
-use crate::{local, mcp, pack};
+use crate::{local, mcp, output, pack};
+
+/// Pause before a server that is gone is looked for again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who carries out operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +115,49 @@ impl Session {
         arguments.retain(|_, value| !value.is_null());
         let request = ops::Request::of_owner(self.source, std::mem::take(arguments));
         Failure::of_answer(ops::run(Arc::clone(entry), Arc::clone(&self.services), request).await)
+    }
+
+    /// Runs an operation that reads for as long as it takes to get an answer. A server that goes away is waited for: whoever
+    /// follows something starts none that somebody stopped.
+    pub async fn watch(&self, operation: &'static str, arguments: Value) -> Result<Value, Failure> {
+        let Some(remote) = &self.services.remote else { return self.run(operation, arguments).await };
+        let arguments = arguments.as_object().cloned().unwrap_or_default();
+        let mut is_told = false;
+        loop {
+            match Failure::of_answer(remote.watch(operation, arguments.clone()).await) {
+                Err(failure) if failure.code == Code::ServerUnreachable => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        output::talk("The server is gone; waiting for the next one.");
+                    }
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The cursor behind the newest event.
+    pub async fn newest_event(&self) -> Result<u64, Failure> {
+        let page = self.run("events", json!({"limit": 1})).await?;
+        Ok(page["last"].as_u64().unwrap_or(0))
+    }
+
+    /// Waits at most `seconds` for an event after the cursor, of `subject` if one is given. Returns the next cursor.
+    pub async fn wait_for_event(
+        &self,
+        after: u64,
+        subject: Option<&str>,
+        seconds: u64,
+    ) -> Result<u64, Failure> {
+        let mut wish = json!({"after": after, "wait_seconds": seconds});
+        if let Some(subject) = subject {
+            wish["subject"] = subject.into();
+        }
+        match self.watch("events", wish).await {
+            // The caller looks at the present state next, so events it missed do not matter.
+            Err(failure) if failure.code == Code::CursorExpired => self.newest_event().await,
+            page => Ok(page?["next"].as_u64().unwrap_or(after)),
+        }
     }
 
     /// The compressed payload of a run.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crewkit_agent::Engine;
+use crewkit_fleet::LOCAL;
 use crewkit_fleet::backend::local::LocalFleet;
 use crewkit_server::Services;
 use crewkit_server::asker::{Asker, Hello, MakeAsker};
@@ -60,14 +61,17 @@ fn asker(shared: &SharedServices, hello: &Hello) -> Result<Asker, Failure> {
     let environment = hello.environment.iter().map(|(name, value)| (name.into(), value.into()));
     let settings = Arc::new(agent::run_settings(&config, environment)?);
     let directory = hello.directory.clone();
-    let fleet = match fleet::service(&config, &pack)? {
-        Some(on_coder) => on_coder,
-        None => local::for_asker(&shared.local_fleet, &config, &pack, &settings, directory)?,
+    let here = local::for_asker(&shared.local_fleet, &config, &pack, &settings, directory)?;
+    let (fleet, other_fleets) = match fleet::service(&config, &pack)? {
+        Some(on_coder) => (on_coder, vec![here]),
+        // The server's own Coder, if it has one.
+        None => (here, shared.own.fleet.iter().filter(|own| own.place() != LOCAL).cloned().collect()),
     };
     let services = Services {
         pack: Some(pack),
         fleet: Some(fleet),
         agents: Arc::new(Agents::opened_as(shared.engine.with_settings(&settings)?)),
+        other_fleets,
         remote: None,
         server: shared.own.server.clone(),
         commands: shared.own.commands.clone(),

@@ -38,12 +38,6 @@ impl Connection {
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.found.request(method, path).header(ASKER_HEADER, &self.asker)
     }
-
-    /// Says hello again, after the server answered that it does not know this asker.
-    pub async fn hello_again(&mut self, config: &Config) -> Result<(), Failure> {
-        self.asker = self.found.hello(config).await?;
-        Ok(())
-    }
 }
 
 /// Connects to the server of the home. Returns `None` if nobody answers.
@@ -63,6 +57,31 @@ pub async fn connect(config: &Config) -> Result<Option<Connection>, Failure> {
 /// Whether a server that listened went away before it answered: it is about to end, so looking again shows what comes after it.
 fn is_leaving(failure: &Failure) -> bool {
     failure.code == Code::ServerUnreachable
+}
+
+/// The owner of the home: a server that listens, whatever protocol it speaks, or a command that works in its own process.
+pub async fn running(home: &Path) -> Result<Option<ServerRecord>, Failure> {
+    let in_process =
+        || ServerRecord::read(home).filter(|record| record.socket.is_none() && record.is_alive());
+    Ok(find(home).await?.map(|found| found.record).or_else(in_process))
+}
+
+/// Ends the server of the home and all of its work, whatever protocol it speaks.
+pub async fn stop(config: &Config) -> Result<(), Failure> {
+    let starting = start_lock(&config.home, &config.limits()).await?;
+    match find(&config.home).await? {
+        Some(found) => found.leave(config, &starting, Work::Ends).await,
+        None => Ok(()),
+    }
+}
+
+/// What becomes of a server's work when the server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// It ends too.
+    Ends,
+    /// The next server of the home goes on with it.
+    GoesOn,
 }
 
 /// Connects to the server of the home, and starts it in the background if nobody answers. An older background server is
@@ -88,7 +107,7 @@ pub async fn connect_or_start(config: &Config) -> Result<Connection, Failure> {
     let (began, patience) = (Instant::now(), Duration::from_secs(limits.server_start_seconds));
     loop {
         match find(home).await? {
-            Some(found) if found.is_outdated() => found.leave(config, &starting).await?,
+            Some(found) if found.is_outdated() => found.leave(config, &starting, Work::GoesOn).await?,
             Some(found) => match found.connect(config).await {
                 Err(failure) if is_leaving(&failure) && began.elapsed() < patience => {}
                 outcome => return outcome,
@@ -190,16 +209,36 @@ impl Found {
         })
     }
 
-    /// Asks the server to leave and to keep its work for the next one, and waits until the home is free.
-    pub(super) async fn leave(&self, config: &Config, starting: &StartLock) -> Result<(), Failure> {
+    /// Asks the server to leave, and waits until the home is free.
+    pub(super) async fn leave(
+        &self,
+        config: &Config,
+        starting: &StartLock,
+        work: Work,
+    ) -> Result<(), Failure> {
         let limits = config.limits();
-        self.answer(self.request(Method::POST, "/api/server/stop").json(&json!({"keep_work": true}))).await?;
+        let wish = json!({"keep_work": work == Work::GoesOn});
+        match self.answer(self.request(Method::POST, "/api/server/stop").json(&wish)).await {
+            Err(failure) if !is_leaving(&failure) => self.terminate(failure)?,
+            _ => {}
+        }
         let patience = Duration::from_secs(limits.shutdown_grace_seconds + limits.server_start_seconds);
         let is_free = starting.wait_until_free(&config.home, patience).await;
         if is_free.map_err(|error| unusable(&config.home, &error))? {
             Ok(())
         } else {
             Err(in_use(&config.home))
+        }
+    }
+
+    /// Ends a server that did not understand the request to leave, as a service manager does. The record names the process
+    /// beyond doubt, or the refusal stands.
+    fn terminate(&self, refusal: Failure) -> Result<(), Failure> {
+        use rustix::process::{Pid, Signal, kill_process};
+        let pid = i32::try_from(self.record.pid).ok().and_then(Pid::from_raw);
+        match pid.filter(|_| self.record.is_alive()) {
+            Some(pid) => kill_process(pid, Signal::TERM).map_err(|_| refusal),
+            None => Err(refusal),
         }
     }
 

@@ -20,8 +20,8 @@ pub mod record;
 pub mod watch;
 
 #[cfg(unix)]
-pub use connect::{Connection, connect, connect_or_start};
+pub use connect::{Connection, connect, connect_or_start, running, stop};
 pub use identity::Build;
 #[cfg(not(unix))]
-pub use no_socket::{Connection, connect, connect_or_start};
+pub use no_socket::{Connection, connect, connect_or_start, running, stop};
 pub use record::{ServerKind, ServerRecord};

@@ -100,7 +100,9 @@ pub async fn start_lock(home: &Path, limits: &Limits) -> Result<StartLock, Failu
 #[cfg(unix)]
 async fn replace_background_server(config: &Config, starting: &StartLock) -> Result<(), Failure> {
     match super::connect::find(&config.home).await? {
-        Some(found) if found.record().kind == ServerKind::Background => found.leave(config, starting).await,
+        Some(found) if found.record().kind == ServerKind::Background => {
+            found.leave(config, starting, super::connect::Work::GoesOn).await
+        }
         _ => Ok(()),
     }
 }

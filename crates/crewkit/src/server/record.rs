@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crewkit_core::Timestamp;
+use crewkit_server::services::ServerAbout;
 use serde::{Deserialize, Serialize};
 
 use super::identity::{self, Build, Namespaces};
@@ -105,6 +106,12 @@ impl ServerRecord {
         self.boot_id == identity::boot_id()
             && self.start_ticks.is_some()
             && self.start_ticks == identity::start_ticks(self.pid)
+    }
+
+    /// Who it is, for its clients.
+    pub fn about(&self) -> ServerAbout {
+        let Self { pid, since, build, protocol, http, .. } = self.clone();
+        ServerAbout { pid, since, build: build.to_string(), protocol, http }
     }
 
     /// Who it is, for messages.

@@ -1,5 +1,6 @@
 //! Clients of a home's server: several at once, servers that go away under them, and signals.
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -12,14 +13,14 @@ use serde_json::{Value, json};
 use crate::support::{PATIENCE, Served, crewkit, output, record, wait_until};
 
 /// Drivers that write `ready` once they work. The stubborn one ignores the request to end, and says so.
-const DRIVERS: &str = r#"[agents.drivers.sleeper]
+pub(crate) const DRIVERS: &str = r#"[agents.drivers.sleeper]
 command = ["sh", "-c", "touch ready; exec sleep 1000"]
 [agents.drivers.stubborn]
 command = ["sh", "-c", "trap 'touch asked' TERM; touch ready; while :; do sleep 0.1; done"]
 "#;
 
 /// The process of the home's server.
-fn server(home: &Path) -> Pid {
+pub(crate) fn server(home: &Path) -> Pid {
     let pid = record(home).unwrap()["pid"].as_i64().unwrap();
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
@@ -28,7 +29,7 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn json_of(home: &Path, arguments: &[&str]) -> Value {
+pub(crate) fn json_of(home: &Path, arguments: &[&str]) -> Value {
     let (code, out, err) = output(crewkit(home).arg("--json").args(arguments));
     assert_eq!(code, 0, "{arguments:?}: {out} {err}");
     parse(&out)
@@ -38,21 +39,22 @@ fn status_of(home: &Path, id: &str) -> String {
     json_of(home, &["runs", "show", id])[0]["status"].as_str().unwrap_or_default().to_owned()
 }
 
-fn stop(home: &Path) {
+pub(crate) fn stop(home: &Path) {
     let (code, out, err) = output(crewkit(home).args(["stop", "--yes"]));
     assert_eq!(code, 0, "{out} {err}");
 }
 
 /// An MCP client that has started `crewkit mcp`, as an editor does.
-struct Window {
+pub(crate) struct Window {
     child: Child,
     input: Option<ChildStdin>,
     answers: std::io::Lines<BufReader<ChildStdout>>,
     asked: u64,
+    notifications: VecDeque<Value>,
 }
 
 impl Window {
-    fn open(home: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn open(home: &Path, arguments: &[&str]) -> Self {
         let mut command = crewkit(home);
         command.arg("mcp").args(arguments);
         Self::with(command)
@@ -63,26 +65,51 @@ impl Window {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut window = Self { child, input, answers, asked: 0 };
+        let mut window = Self { child, input, answers, asked: 0, notifications: VecDeque::new() };
         let client = json!({"name": "test", "version": "1"});
         let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
         assert!(window.ask("initialize", &hello)["serverInfo"].is_object());
+        let input = window.input.as_mut().unwrap();
+        writeln!(input, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).unwrap();
         window
     }
 
-    fn send(&mut self, method: &str, params: &Value) {
+    pub(crate) fn send(&mut self, method: &str, params: &Value) {
         self.asked += 1;
         let message = json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params});
         writeln!(self.input.as_mut().unwrap(), "{message}").unwrap();
     }
 
-    fn receive(&mut self) -> Value {
-        let mut answer = parse(&self.answers.next().unwrap().unwrap());
-        assert_eq!(answer["id"], self.asked, "{answer}");
-        answer["result"].take()
+    /// The answer to the last request, whether it is a result or an error.
+    pub(crate) fn answer(&mut self) -> Value {
+        loop {
+            let message = parse(&self.answers.next().unwrap().unwrap());
+            if message["id"].is_null() {
+                self.notifications.push_back(message);
+                continue;
+            }
+            assert_eq!(message["id"], self.asked, "{message}");
+            return message;
+        }
     }
 
-    fn ask(&mut self, method: &str, params: &Value) -> Value {
+    /// The next notification of a kind; others are dropped.
+    pub(crate) fn notified(&mut self, method: &str) -> Value {
+        loop {
+            let next = self.notifications.pop_front();
+            let mut message = next.unwrap_or_else(|| parse(&self.answers.next().unwrap().unwrap()));
+            assert!(message["id"].is_null(), "{message}");
+            if message["method"] == method {
+                return message["params"].take();
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Value {
+        self.answer()["result"].take()
+    }
+
+    pub(crate) fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.send(method, params);
         self.receive()
     }
@@ -95,7 +122,7 @@ impl Window {
         self.receive()["structuredContent"].take()
     }
 
-    fn call(&mut self, tool: &str, arguments: &Value) -> Value {
+    pub(crate) fn call(&mut self, tool: &str, arguments: &Value) -> Value {
         self.begin(tool, arguments);
         self.end()
     }

@@ -112,8 +112,16 @@ async fn every_command_works_on_coder() {
     );
     assert_eq!(names(&ground.answer(&["list", "--limit", "1", "--offset", "1"]).await, "agents"), ["sony"]);
     ground.refusal(&["list", "--status", "sleepy"], 400).await;
-    assert_eq!(ground.answer(&["show", "sony"]).await["agent"]["spec"], "Fix the bug");
+    let shown = ground.answer(&["show", "sony"]).await["agent"].take();
+    assert_eq!(shown["spec"], "Fix the bug");
     ground.refusal(&["show", "nobody"], 404).await;
+    // An agent is place and name: the asker's place is Coder, and this machine is reached by naming it.
+    let place = shown["place"].as_str().unwrap();
+    let named = ground.answer(&["show", &format!("{place}/sony")]).await;
+    assert_eq!((&named["agent"]["name"], &named["agent"]["place"]), (&json!("sony"), &json!(place)));
+    ground.refusal(&["show", "local/sony"], 404).await;
+    let refused = ground.refusal(&["show", "elsewhere/sony"], 400).await;
+    assert!(refused["message"].as_str().unwrap().contains(&format!("{place}, local")), "{refused}");
 
     let started = ground.answer(&["start", "papi", "Write a test"]).await;
     assert_eq!(started["agent_status"], "busy", "{started}");

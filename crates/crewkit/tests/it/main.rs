@@ -9,10 +9,12 @@ mod doors;
 mod equip_kill;
 mod fleet;
 #[cfg(target_os = "linux")]
+mod follow;
 mod hostile;
 mod hostile_fleet;
 mod local_models;
 mod pack;
+mod resources;
 mod runs;
 mod serve;
 #[cfg(target_os = "linux")]

@@ -605,4 +605,10 @@ fn a_newer_build_takes_over_and_an_older_one_works_with_what_is_there() {
     let (code, _, err) = output(other.env("CREWKIT_TEST_PROTOCOL", "7"));
     assert_eq!(code, 1);
     assert!(err.contains("E_PROTOCOL_DIFFERS") && err.contains(&format!("pid {second}")), "{err}");
+    // Whatever protocol it speaks, it is shown and can be stopped.
+    let shown = output(crewkit(server.home()).env("CREWKIT_TEST_PROTOCOL", "7").arg("status"));
+    assert!(shown.0 == 0 && shown.1.contains(&format!("pid {second}")), "{shown:?}");
+    let stopped = output(crewkit(server.home()).env("CREWKIT_TEST_PROTOCOL", "7").args(["stop", "--yes"]));
+    assert!(stopped.0 == 0 && stopped.1.contains(&format!("pid {second}")), "{stopped:?}");
+    assert!(record(server.home()).is_none() && !is_alive(second));
 }

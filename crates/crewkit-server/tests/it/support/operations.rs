@@ -36,7 +36,7 @@ fn operation(
         name,
         title: "A test",
         description: "Made for tests.",
-        toolset,
+        toolset: Some(toolset),
         input: Schema::Literal(r#"{"type":"object","additionalProperties":true}"#),
         output: Schema::Literal(ANY_OBJECT),
         hints: Hints::READ,

@@ -9,7 +9,7 @@ use crewkit_core::{Limits, Secret};
 use crewkit_server::Services;
 use crewkit_server::http::{App, Guard, Listeners, PeerPolicy, router};
 use crewkit_server::mcp::McpServer;
-use crewkit_server::mcp::http::{EndpointParts, McpEndpoint, SessionMode};
+use crewkit_server::mcp::http::{EndpointParts, SessionMode};
 use crewkit_server::mcp::sessions::SessionRecords;
 use crewkit_server::ops::{Catalog, Selection};
 use serde_json::Value;
@@ -104,11 +104,13 @@ impl Server {
         let services = Arc::new(services);
         let selection = Arc::new(options.selection);
         let handler = McpServer::new(Arc::clone(&catalog), Arc::clone(&services), Arc::clone(&selection));
-        let records = SessionRecords::new(records, &limits);
-        let mcp = McpEndpoint::new(
-            handler,
-            EndpointParts { mode: options.mode, records, limits: Arc::clone(&limits), stop: stop.clone() },
-        );
+        let records = Arc::new(SessionRecords::new(records, &limits));
+        let mcp = handler.endpoint(EndpointParts {
+            mode: options.mode,
+            records,
+            limits: Arc::clone(&limits),
+            stop: stop.clone(),
+        });
         let app =
             App { catalog, services, selection, limits: Arc::clone(&limits), mcp, askers: Arc::default() };
         let router = router(app, Guard { token: options.token.map(Secret::new), ..Guard::default() });
