@@ -13,6 +13,7 @@ use crewkit_server::services::Agents;
 
 use crate::commands::fleet::FleetCommand;
 use crate::commands::runs::{RunArgs, RunsCommand};
+use crate::commands::service::ServiceCommand;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -104,6 +105,9 @@ enum Command {
         #[arg(short, long)]
         yes: bool,
     },
+    /// Let the system's service manager run `crewkit serve` (systemd, launchd).
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Serve workspace metadata.
     #[command(subcommand)]
     Metadata(MetadataCommand),
@@ -276,6 +280,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Status => return commands::server::status(&config, cli.common.json),
         Command::Stop { yes } => return commands::server::stop(&config, yes, cli.common.json),
+        Command::Service(command) => return commands::service::run(&config, command, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}

@@ -7,6 +7,7 @@ pub mod row;
 pub mod runs;
 mod runs_text;
 pub mod server;
+pub mod service;
 pub mod session;
 
 use crewkit_core::Code;

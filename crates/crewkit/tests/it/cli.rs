@@ -73,3 +73,32 @@ fn a_reader_that_goes_away_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
+
+#[test]
+fn a_service_is_written_and_removed_and_a_foreign_file_stays() {
+    let home = tempfile::tempdir().unwrap();
+    let units = tempfile::tempdir().unwrap();
+    let service = |command: &str| {
+        let mut crewkit = crewkit(home.path());
+        output(crewkit.env("XDG_CONFIG_HOME", units.path()).args(["service", command]))
+    };
+    let file = units.path().join("systemd/user/crewkit.service");
+    assert!(service("status").1.contains("Not installed"));
+    for _ in 0..2 {
+        let (code, out, err) = service("install");
+        assert_eq!(code, 0, "{err}");
+        assert!(out.contains("systemctl --user enable --now crewkit.service"), "{out}");
+        let unit = std::fs::read_to_string(&file).unwrap();
+        assert!(unit.contains(&format!("serve --home \"{}\"", home.path().display())), "{unit}");
+        assert!(out.contains(&unit) && service("status").1.contains("Installed for this home"));
+    }
+    assert_eq!(service("uninstall").0, 0);
+    assert!(!file.exists());
+    assert_eq!(service("uninstall").0, 0, "removing what is not there is no failure");
+    std::fs::write(&file, "[Service]\nExecStart=/usr/bin/mine\n").unwrap();
+    for command in ["install", "uninstall", "status"] {
+        let (code, _, err) = service(command);
+        assert!(code == 1 && err.contains("was not written by"), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "[Service]\nExecStart=/usr/bin/mine\n");
+}
