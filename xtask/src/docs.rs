@@ -126,7 +126,9 @@ fn configuration() -> String {
          (`~/.local/share/crewkit`) on Linux, `~/Library/Application Support/crewkit` on macOS, `%APPDATA%\\crewkit` on Windows.\n\n\
          A dot in a key is a table in `crewkit.toml`: `server.listen` is `listen` under `[server]`.\n\n\
          Settings of the server hold for everybody: they come from `crewkit.toml` and from how `crewkit serve` was started. A client \
-         brings its own values of the others (whose: client), in its environment or its flags; they hold for what it asks for.\n\n\
+         brings its own values of the others (whose: client), in its environment or its flags; they hold for what it asks for. They are \
+         recorded with the work they are for, without their secrets; `crewkit config secret set NAME` keeps one for work that waits for it \
+         after a restart of the server ([agents](agents.md), settings and secrets).\n\n\
          | key | environment | default | whose | meaning |\n|---|---|---|---|---|\n",
     );
     for Row { key, scope, kind, default, doc, alias } in settings::all() {

@@ -14,14 +14,16 @@ pub mod event;
 mod http_client;
 mod lines;
 pub mod model;
+mod settings;
 mod store;
 mod sync;
 mod sys;
 pub mod tools;
 
-pub use engine::{Engine, Error, Options, RunSettings};
+pub use engine::{Engine, Error, Options};
 pub use event::{Event, EventBody, ToolCall, Usage};
 pub use http_client::http_client;
+pub use settings::{RecordedSettings, RunSettings, is_secret};
 pub use store::{
     Clock, DocumentChange, Documents, EventPage, FileFault, LoggedEvent, NewEvent, PayloadInfo, Pool,
     RunRecord, RunSpec, StoreError, StoreLock,

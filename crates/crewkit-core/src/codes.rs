@@ -283,6 +283,9 @@ codes! {
         PayloadEncoding = "E_PAYLOAD_ENCODING", 406,
             "The payload is served gzip-compressed only and the client does not accept that.",
             "Send `Accept-Encoding: gzip`.";
+        SecretMissing = "E_SECRET_MISSING", 409,
+            "The run needs a secret that the server does not have, and the client has none for the same address.",
+            "Start a client that has the secret, or give it with `crewkit config secret set`.";
         DriverUnknown = "E_DRIVER_UNKNOWN", 400,
             "No driver or model of this name is configured.",
             "Use one the message names, or add it to crewkit.toml.";

@@ -180,8 +180,30 @@ impl Phase {
 pub enum WaitsFor {
     /// Other runs, some of which are named.
     Agents(Vec<String>),
-    /// A secret that the server does not have since it was restarted.
-    Secret(String),
+    /// Secrets that the server does not have since it was started.
+    Secret(Vec<MissingSecret>),
+}
+
+/// A secret that somebody has to bring.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MissingSecret {
+    /// The setting, variable, header or argument it is the value of.
+    pub name: String,
+    /// What it is for: an address without its secrets, a driver or a tool server.
+    pub of: String,
+}
+
+impl MissingSecret {
+    /// Which secrets are missing and how to bring them, for people.
+    pub fn explain(missing: &[Self]) -> String {
+        let named = missing.iter().map(|secret| format!("`{}` of {}", secret.name, secret.of));
+        let commands = missing.iter().map(|secret| format!("`crewkit config secret set '{}'`", secret.name));
+        format!(
+            "It waits for the secret {}, which this server does not have. Start a client that has it, or run {}",
+            named.collect::<Vec<_>>().join(" and "),
+            commands.collect::<Vec<_>>().join(" and "),
+        )
+    }
 }
 
 /// A run's state with the times of its moves.

@@ -225,6 +225,7 @@ fn task_of(group: Group, next: Option<Moment>, context: &Context<'_>) -> Task {
         needs_user_attention: group.needs_attention || group.state == "failure",
         state: group.state,
         phase: None,
+        waits_for: None,
     }
 }
 
@@ -245,6 +246,7 @@ pub fn initial_task(spec: &str, created_at: Moment, context: &Context<'_>) -> Ta
         needs_user_attention: false,
         state: String::new(),
         phase: None,
+        waits_for: None,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use crewkit_core::run::WaitsFor;
 use crewkit_core::{AgentStatus, Availability};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -246,9 +247,12 @@ pub struct Task {
     pub needs_user_attention: bool,
     /// The state as the backend words it.
     pub state: String,
-    /// `queued` or `working`, while it is open and the backend knows.
+    /// `queued`, `working` or `waiting`, while it is open and the backend knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<&'static str>,
+    /// What a waiting task waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<WaitsFor>,
 }
 
 /// A role agents of a project can have.

@@ -19,7 +19,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::fleet::metadata::MetadataCommand;
 use crate::pack::args::PackArgs;
-use crate::{agent, commands, config_show, fleet, home, local, logging, mcp, output, pack, serve, server};
+use crate::secrets::SecretCommand;
+use crate::{
+    agent, commands, config_show, fleet, home, local, logging, mcp, output, pack, secrets, serve, server,
+};
 
 /// Equips, runs and supervises coding agents.
 #[derive(Debug, Parser)]
@@ -111,7 +114,7 @@ enum Command {
     /// Serve workspace metadata.
     #[command(subcommand)]
     Metadata(MetadataCommand),
-    /// Show the configuration.
+    /// Show the configuration, and keep secrets.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print a completion script for a shell.
@@ -174,6 +177,9 @@ struct SelectionArgs {
 enum ConfigCommand {
     /// Print the settings in force, with their origin; secrets are masked.
     Show,
+    /// Keep secrets for work that goes on after a restart of the server.
+    #[command(subcommand)]
+    Secret(SecretCommand),
 }
 
 impl SelectionArgs {
@@ -283,6 +289,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Service(command) => return commands::service::run(&config, command, cli.common.json),
         Command::Metadata(command) => fleet::metadata::run(command, config.limits())?,
         Command::Config(ConfigCommand::Show) => output::data(&config_show::render(&config, cli.common.json)),
+        Command::Config(ConfigCommand::Secret(command)) => secrets::run(&config, command, cli.common.json)?,
         Command::Pack(_) | Command::Completions { .. } | Command::Man => {}
     }
     Ok(Exit::Ok)

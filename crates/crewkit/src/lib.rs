@@ -19,6 +19,7 @@ pub mod logging;
 pub mod mcp;
 pub mod output;
 pub mod pack;
+pub mod secrets;
 pub mod serve;
 pub mod server;
 pub mod settings;

@@ -68,23 +68,21 @@ fn unusable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::StateUnusable, format!("{}: {error}", path.display()))
 }
 
+/// Returns an error if the mode of the file lets others read the secrets in it.
 #[cfg(unix)]
-fn refuse_if_others_can_read(path: &Path) -> Result<(), Failure> {
+pub(crate) fn refuse_if_others_can_read(path: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(path).map_or(0o600, |metadata| metadata.permissions().mode());
     let others = mode & 0o077;
     if others == 0 {
         return Ok(());
     }
-    let message = format!(
-        "{}: others can read the token (mode {:o}); run chmod 600 on it",
-        path.display(),
-        mode & 0o777
-    );
+    let message =
+        format!("{}: others can read it (mode {:o}); run chmod 600 on it", path.display(), mode & 0o777);
     Err(Failure::new(Code::StateUnusable, message))
 }
 
 #[cfg(not(unix))]
-fn refuse_if_others_can_read(_path: &Path) -> Result<(), Failure> {
+pub(crate) fn refuse_if_others_can_read(_path: &Path) -> Result<(), Failure> {
     Ok(())
 }

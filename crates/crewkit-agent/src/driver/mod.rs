@@ -19,7 +19,7 @@ use crate::contract::{Caps, End};
 use crate::event::EventBody;
 
 /// What a driver's standard output is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// Lines for people; the exit code decides.
@@ -32,7 +32,7 @@ pub enum Format {
 }
 
 /// What is written to a driver's standard input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stdin {
     /// Nothing; it is closed.
@@ -43,7 +43,7 @@ pub enum Stdin {
 }
 
 /// A command line that can carry out contracts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProcessDriver {
     /// Name in configuration.
     pub name: String,
@@ -53,8 +53,16 @@ pub struct ProcessDriver {
     pub stdin: Stdin,
     /// What it writes.
     pub format: Format,
-    /// Added to the environment all drivers get.
+    /// Added to the environment all drivers get: the variables on its list, and those of its configuration.
+    #[serde(with = "crate::settings::text::environment")]
     pub environment: Vec<(OsString, OsString)>,
+}
+
+impl std::fmt::Debug for ProcessDriver {
+    /// Variables and arguments can be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessDriver").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl ProcessDriver {

@@ -107,7 +107,7 @@ impl Engine {
             return Err(Error::Argument { name: "content", what: "is blank".to_owned() });
         }
         self.check_length(&content)?;
-        let (model, limits) = (self.asker.model(None)?, &self.shared.options.limits);
+        let (model, limits) = (self.asker.default_model(), &self.shared.options.limits);
         let lock = self.shared.chats.lock_of(conversation);
         let _one_at_a_time = lock.lock().await;
         let mut entries = self.chat_entries(conversation).await?;

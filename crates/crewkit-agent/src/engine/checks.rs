@@ -3,11 +3,12 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crewkit_core::run::RunId;
+use crewkit_core::run::{MissingSecret, RunId};
 
-use super::executors::Executors;
+use super::executors::{Executors, choose};
 use super::{Engine, Error};
-use crate::store::{Entry, RunSpec};
+use crate::settings::RecordedSettings;
+use crate::store::{Entry, RunRecord, RunSpec};
 
 impl Engine {
     pub(super) fn id(&self, id: &str) -> Result<RunId, Error> {
@@ -23,11 +24,40 @@ impl Engine {
     }
 
     /// What a run is carried out with: the settings of its start, or the server's own.
-    pub(super) fn executors_of(&self, run: &RunId) -> Result<Arc<Executors>, Error> {
-        match self.shared.executors.fixed(run) {
-            Some(settings) => self.shared.executors.get(&settings, &self.shared.options),
-            None => Ok(Arc::clone(&self.shared.own)),
+    pub(super) fn executors_of(&self, record: &RunRecord) -> Result<Arc<Executors>, Error> {
+        let shared = &self.shared;
+        match &record.settings {
+            Some(recorded) if **recorded != *shared.own.recorded => {
+                let filled = Arc::new(shared.vault.fill(recorded));
+                shared.executors.get(&filled, &shared.options, &shared.vault)
+            }
+            _ => Ok(Arc::clone(&shared.own)),
         }
+    }
+
+    /// The settings of a run, without their secrets.
+    pub(super) fn settings_of<'a>(&'a self, record: &'a RunRecord) -> &'a RecordedSettings {
+        record.settings.as_ref().unwrap_or(&self.shared.own.recorded)
+    }
+
+    /// The secrets without which a run cannot be carried out, and which nobody has brought since the server was started.
+    pub fn missing_secrets(&self, record: &RunRecord) -> Vec<MissingSecret> {
+        self.missing_in(self.settings_of(record), &record.spec)
+    }
+
+    /// The settings that replace those of a run whose secrets are missing: the asker's, if it has secrets for the same
+    /// addresses. Returns `None` if nothing is missing.
+    pub(super) fn replacement(&self, record: &RunRecord) -> Result<Option<Arc<RecordedSettings>>, Error> {
+        let missing = self.missing_secrets(record);
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let own = &self.asker.recorded;
+        if !own.has_all(&missing) {
+            return Err(Error::SecretMissing(MissingSecret::explain(&missing)));
+        }
+        choose(own.redacted(), &record.spec)?;
+        Ok(Some(Arc::clone(own)))
     }
 
     pub(super) async fn check_workdir(&self, spec: &RunSpec) -> Result<(), Error> {

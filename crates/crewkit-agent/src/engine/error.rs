@@ -84,6 +84,9 @@ pub enum Error {
     /// A setting cannot be used.
     #[error("{0}")]
     Setting(String),
+    /// A secret of the run is missing, and the asker has none for the same address.
+    #[error("{0}")]
+    SecretMissing(String),
     /// Events after the cursor are no longer kept.
     #[error("events after {0} are no longer kept")]
     CursorExpired(u64),
@@ -106,6 +109,7 @@ impl Error {
             Self::UnknownDriver { .. } | Self::UnknownModel { .. } => Code::DriverUnknown,
             Self::Workdir { .. } => Code::WorkdirInvalid,
             Self::Setting(_) => Code::SettingInvalid,
+            Self::SecretMissing(_) => Code::SecretMissing,
             Self::CursorExpired(_) => Code::CursorExpired,
             Self::Store(error) => store_code(error),
         }

@@ -12,7 +12,6 @@ mod options;
 mod pause;
 mod payload;
 mod queries;
-mod settings;
 mod slots;
 mod subscription;
 mod supervisor;
@@ -25,8 +24,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use crewkit_core::Timestamp;
-use crewkit_core::run::{Move, Phase, RunId, RunStatus, StopReason};
+use crewkit_core::run::{MissingSecret, Move, Phase, RunId, RunStatus, StopReason, WaitsFor};
+use crewkit_core::{Secret, Timestamp};
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -36,19 +35,19 @@ pub use chat::ChatFrame;
 pub use error::Error;
 pub use grants::{AttemptGrant, ON_OTHERS};
 pub use options::Options;
-pub use settings::RunSettings;
 pub use subscription::Subscription;
 pub use view::{Moment, OutputRow, PayloadAddress, Status, output_rows, payload_resource};
 
 use crate::event::Event;
 use crate::model::Rehearsal;
+use crate::settings::{RecordedSettings, RunSettings, Vault};
 use crate::store::{
     Ack, Begin, Change, Documents, Effect, EventPage, NewRun, PayloadInfo, PruneRule, RunRecord, RunSpec,
     Store, StoreError, StoreLock,
 };
 use crate::sync::lock;
 use crate::tools::mcp::{ListedTool, ServerStatus};
-use executors::{ExecutorCache, Executors};
+use executors::{ExecutorCache, Executors, choose};
 use payload::Upload;
 use supervisor::{Inbox, Request};
 
@@ -67,7 +66,7 @@ pub struct Start {
     /// The same key again gives the same run again.
     pub key: Option<String>,
     /// What it is carried out with; absent for the settings of the handle it is started by.
-    pub settings: Option<Arc<RunSettings>>,
+    pub settings: Option<Arc<RecordedSettings>>,
 }
 
 /// Which of several runs have to end.
@@ -144,6 +143,7 @@ struct Shared {
     /// What the server's own settings describe.
     own: Arc<Executors>,
     executors: ExecutorCache,
+    vault: Vault,
     scratch: PathBuf,
     tasks: TaskTracker,
     runtime: tokio::runtime::Handle,
@@ -182,8 +182,6 @@ impl Engine {
     /// Must be called within a tokio runtime, which is where runs are carried out, whoever starts them.
     pub fn open(mut options: Options) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
-            let executors = ExecutorCache::default();
-            let own = executors.get(&options.settings, &options)?;
             let (home, lock, directory) = (options.home.clone(), options.lock.take(), options.directory());
             let (clock, limits) = (Arc::clone(&options.clock), Arc::clone(&options.limits));
             let opened = tokio::task::spawn_blocking(move || {
@@ -198,6 +196,10 @@ impl Engine {
             let recovered = opened
                 .await
                 .map_err(|_| Error::Setting("the run store broke while opening".to_owned()))??;
+            let vault = Vault::new(recovered.fingerprint_key);
+            vault.learn(options.secrets.iter().map(Secret::expose));
+            let executors = ExecutorCache::default();
+            let own = executors.get(&options.settings, &options, &vault)?;
             let (requests, asked) = mpsc::unbounded_channel();
             let shutdown = CancellationToken::new();
             let engine = Self {
@@ -207,6 +209,7 @@ impl Engine {
                     store: recovered.store,
                     own,
                     executors,
+                    vault,
                     scratch: options.directory().join("scratch"),
                     tasks: TaskTracker::new(),
                     runtime: tokio::runtime::Handle::current(),
@@ -235,7 +238,7 @@ impl Engine {
     ///
     /// Its models and tool servers live as long as a handle or a run uses them.
     pub fn with_settings(&self, settings: &Arc<RunSettings>) -> Result<Self, Error> {
-        let asker = self.shared.executors.get(settings, &self.shared.options)?;
+        let asker = self.shared.executors.get(settings, &self.shared.options, &self.shared.vault)?;
         let engine = Self { asker, ..self.clone() };
         let settling = engine.internal();
         self.shared.tasks.spawn_on(
@@ -250,12 +253,31 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What a new run is carried out with.
-    fn executors_for(&self, start: &Start) -> Result<Arc<Executors>, Error> {
-        match &start.settings {
-            Some(settings) => self.shared.executors.get(settings, &self.shared.options),
-            None => Ok(Arc::clone(&self.asker)),
-        }
+    /// Returns settings as they are written down, and remembers their secrets.
+    pub fn record_settings(&self, settings: &RunSettings) -> Arc<RecordedSettings> {
+        Arc::new(self.shared.vault.record(settings))
+    }
+
+    /// Puts the secrets of recorded settings back. What needs a secret that nobody has brought is left out.
+    pub fn fill_settings(&self, settings: &RecordedSettings) -> RunSettings {
+        self.shared.vault.fill(settings)
+    }
+
+    /// The secrets that nobody has brought, of those that a run with these settings and this spec needs.
+    pub fn missing_in(&self, settings: &RecordedSettings, spec: &RunSpec) -> Vec<MissingSecret> {
+        // A run whose driver is unknown ends with that, whatever else is missing.
+        let chosen = choose(settings.redacted(), spec).ok();
+        chosen.map(|what| self.shared.vault.missing(settings, what)).unwrap_or_default()
+    }
+
+    /// Tells when somebody has brought a secret.
+    pub fn watch_secrets(&self) -> watch::Receiver<u64> {
+        self.shared.vault.watch()
+    }
+
+    /// Remembers secrets that somebody brings. Runs that wait for one of them go on.
+    pub fn learn<'a>(&self, secrets: impl Iterator<Item = &'a str>) {
+        self.shared.vault.learn(secrets);
     }
 
     /// A handle for a task of the engine itself.
@@ -311,22 +333,19 @@ impl Engine {
     /// Creates a run and queues it; returns once that is on disk. The supervisor carries it out.
     pub async fn start(&self, start: Start) -> Result<Arc<RunRecord>, Error> {
         self.check_contract(&start.contract)?;
-        let executors = self.executors_for(&start)?;
-        executors.executor(&start.spec)?;
-        self.check_workdir(&start.spec).await?;
-        Ok(self.create_run(start, Begin::Now, &executors).await?.record)
+        Ok(self.create_run(start, Begin::Now).await?.record)
     }
 
     /// Creates a run that waits to be started.
     pub async fn create(&self, start: Start) -> Result<Arc<RunRecord>, Error> {
         self.check_length(&start.contract)?;
-        let executors = self.executors_for(&start)?;
-        executors.executor(&start.spec)?;
-        self.check_workdir(&start.spec).await?;
-        Ok(self.create_run(start, Begin::Later, &executors).await?.record)
+        Ok(self.create_run(start, Begin::Later).await?.record)
     }
 
-    async fn create_run(&self, start: Start, begin: Begin, executors: &Arc<Executors>) -> Result<Ack, Error> {
+    async fn create_run(&self, start: Start, begin: Begin) -> Result<Ack, Error> {
+        let settings = start.settings.unwrap_or_else(|| Arc::clone(&self.asker.recorded));
+        choose(settings.redacted(), &start.spec)?;
+        self.check_workdir(&start.spec).await?;
         let id = RunId::from_str(&format!("{}{}", RunId::PREFIX, uuid::Uuid::now_v7().simple()));
         let id = id.map_err(|bad| Error::Argument { name: "agent_id", what: bad.to_string() })?;
         if let Some(key) = &start.key
@@ -335,20 +354,14 @@ impl Engine {
             return Err(Error::Argument { name: "key", what: format!("must have 1 to {KEY_BYTES} bytes") });
         }
         let new = NewRun {
-            id: id.clone(),
+            id,
             contract: start.contract.into(),
             spec: start.spec,
             idempotency: start.key.map(Into::into),
+            settings: Some(settings),
             begin,
         };
-        if !Arc::ptr_eq(executors, &self.shared.own) {
-            self.shared.executors.fix(&id, &executors.settings);
-        }
-        let created = self.shared.store.create(new).await;
-        if !matches!(&created, Ok(ack) if ack.effect == Effect::Done) {
-            self.shared.executors.forget(&id);
-        }
-        Ok(created?)
+        Ok(self.shared.store.create(new).await?)
     }
 
     /// Gives a waiting run another contract.
@@ -366,21 +379,35 @@ impl Engine {
     }
 
     /// Lets a stopped run go on where it was. Calls whose result is not known are not repeated.
+    ///
+    /// A run whose secrets are missing goes on with the settings of this handle, if they have secrets for the same addresses;
+    /// this holds for one that waits for them, too.
     pub async fn resume(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
         let record = self.record(id)?;
-        self.begin(&record, Move::Resume).await
+        let is_waiting = matches!(record.state.phase(), Some(Phase::Waiting(WaitsFor::Secret(_))));
+        if !is_waiting {
+            return self.begin(&record, Move::Resume).await;
+        }
+        let Some(settings) = self.replacement(&record)? else { return Ok(record) };
+        let change = Change { settings: Some(settings), ..Change::to(&record.id, Move::Requeue) };
+        Ok(self.shared.store.change(change).await?.record)
     }
 
     async fn begin(&self, record: &RunRecord, wanted: Move) -> Result<Arc<RunRecord>, Error> {
-        self.executors_of(&record.id)?.executor(&record.spec)?;
+        choose(self.settings_of(record).redacted(), &record.spec)?;
         self.check_workdir(&record.spec).await?;
-        Ok(self.shared.store.change(Change::to(&record.id, wanted)).await?.record)
+        let settings = if wanted == Move::Resume { self.replacement(record)? } else { None };
+        let change = Change { settings, ..Change::to(&record.id, wanted) };
+        Ok(self.shared.store.change(change).await?.record)
     }
 
-    /// Sets an ended run back to ready, with its contract and without its past.
+    /// Sets an ended run back to ready, with its contract and without its past. One whose secrets are missing takes the
+    /// settings of this handle, if they have secrets for the same addresses.
     pub async fn restart(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
-        let id = self.id(id)?;
-        Ok(self.shared.store.change(Change::to(&id, Move::Restart)).await?.record)
+        let record = self.record(id)?;
+        let settings = self.replacement(&record).unwrap_or_default();
+        let change = Change { settings, ..Change::to(&record.id, Move::Restart) };
+        Ok(self.shared.store.change(change).await?.record)
     }
 
     /// Records that the contract is fulfilled. The first end stands: the answer tells the state that holds.

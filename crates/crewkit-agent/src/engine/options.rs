@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crewkit_core::{Limits, Timestamp};
+use crewkit_core::{Limits, Secret, Timestamp};
 
-use super::RunSettings;
+use crate::settings::RunSettings;
 use crate::store::{Clock, StoreLock};
 
 /// What belongs to the server, and the settings of runs whose asker brings none. Nothing is read from the environment.
@@ -21,6 +21,8 @@ pub struct Options {
     pub limits: Arc<Limits>,
     /// The server's own settings for runs.
     pub settings: Arc<RunSettings>,
+    /// Secrets that the server has beside those of its settings.
+    pub secrets: Vec<Secret>,
     /// Command line of the helper that supervises processes of runs and confines commands: this program with the arguments that
     /// make it call [`crate::supervisor::run`]. Without one, processes are ended by their group and their mark, and
     /// there are no confined commands.
@@ -45,6 +47,7 @@ impl Options {
             lock: None,
             limits: Arc::new(Limits::default()),
             settings: Arc::default(),
+            secrets: Vec::new(),
             helper: Vec::new(),
             server_ports: Vec::new(),
             may: Vec::new(),

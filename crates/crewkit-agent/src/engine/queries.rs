@@ -8,8 +8,10 @@ use crewkit_core::run::{RunId, RunStatus};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::executors::Executor;
+use super::executors::choose;
 use super::{Engine, Error, Page, Payload, Status, Subscription, Until, Waited};
+use crate::model::Rehearsal;
+use crate::settings::Use;
 use crate::store::{Entry, PayloadInfo, RunRecord};
 
 impl Engine {
@@ -35,10 +37,14 @@ impl Engine {
 
     fn view(&self, entry: &Entry) -> Status {
         let record = entry.record();
-        let executor = self.executors_of(&record.id).and_then(|executors| executors.executor(&record.spec));
-        let model = match executor {
-            Ok(Executor::Loop(model)) => Some(model.name().to_owned()),
-            _ => None,
+        let settings = self.settings_of(&record).redacted();
+        let model = match choose(settings, &record.spec) {
+            Ok(Use::Loop(None)) => Some(Rehearsal::NAME.to_owned()),
+            Ok(Use::Loop(Some(name))) => {
+                let found = settings.models.iter().find(|model| model.name == name);
+                found.map(|model| model.model.clone())
+            }
+            Ok(Use::Driver(_)) | Err(_) => None,
         };
         Status::of(entry, model, &self.shared.options.public_base)
     }

@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crewkit_core::run::{Phase, RunId, RunStatus, WaitsFor};
+use crewkit_core::run::{MissingSecret, Phase, RunId, RunStatus, WaitsFor};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::slots::Slots;
 use super::task::Attempt;
-use crate::store::Pool;
+use crate::store::{Pool, RunRecord};
 
 /// What is asked of the supervisor.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ struct Supervisor {
 pub(super) async fn supervise(engine: Engine, mut inbox: Inbox, running: Vec<RunId>) {
     let shutdown = engine.shared.shutdown.clone();
     let slots = Slots::new(&engine.shared.options.limits);
+    let mut learned = engine.shared.vault.watch();
     let mut supervisor = Supervisor { engine, slots, attempts: HashMap::new(), idle: Vec::new() };
     supervisor.step(|supervisor| running.iter().for_each(|run| supervisor.reconcile(run)));
     loop {
@@ -87,6 +88,7 @@ pub(super) async fn supervise(engine: Engine, mut inbox: Inbox, running: Vec<Run
             biased;
             () = shutdown.cancelled() => return,
             Some(request) = inbox.requests.recv() => supervisor.step(|supervisor| supervisor.take(request)),
+            Ok(()) = learned.changed() => supervisor.step(Supervisor::look_for_secrets),
             Some(run) = inbox.moved.recv() => supervisor.step(|supervisor| supervisor.reconcile(&run)),
             else => return,
         }
@@ -133,7 +135,18 @@ impl Supervisor {
         self.slots.leave(run);
         match running.and_then(|record| Some((record, record.state.phase()?))) {
             Some((record, Phase::Queued)) => {
-                self.slots.enqueue(run, record.spec.pool, record.queue_order);
+                let missing = self.engine.missing_secrets(record);
+                if missing.is_empty() {
+                    self.slots.enqueue(run, record.spec.pool, record.queue_order);
+                } else {
+                    self.follow_secrets(record, missing);
+                }
+            }
+            Some((record, Phase::Waiting(WaitsFor::Secret(waited)))) => {
+                let missing = self.engine.missing_secrets(record);
+                if missing != *waited {
+                    self.follow_secrets(record, missing);
+                }
             }
             // Nobody carries it out although it is recorded so: its server ended.
             Some((record, Phase::Working | Phase::Waiting(WaitsFor::Agents(_)))) => {
@@ -141,13 +154,27 @@ impl Supervisor {
                 self.spawn(async move { engine.take_up(&record).await });
             }
             None if record.is_none() => self.clean_up(run),
-            Some((_, Phase::Waiting(WaitsFor::Secret(_)))) | None => {}
+            None => {}
+        }
+    }
+
+    /// Records what a run that has no attempt waits for.
+    fn follow_secrets(&self, record: &Arc<RunRecord>, missing: Vec<MissingSecret>) {
+        let (engine, record) = (self.engine.clone(), Arc::clone(record));
+        self.spawn(async move { engine.follow_secrets(&record, missing).await });
+    }
+
+    /// Looks again at the runs that wait for a secret.
+    fn look_for_secrets(&mut self) {
+        for record in self.engine.records() {
+            if matches!(record.state.phase(), Some(Phase::Waiting(WaitsFor::Secret(_)))) {
+                self.reconcile(&record.id);
+            }
         }
     }
 
     /// Removes what a deleted run left.
     fn clean_up(&self, run: &RunId) {
-        self.engine.shared.executors.forget(run);
         let own = self.engine.shared.options.directory().join("work").join(run.as_str());
         self.engine.shared.runtime.spawn_blocking(move || std::fs::remove_dir_all(own));
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crewkit_core::Limits;
-use crewkit_core::run::{Move, StopReason};
+use crewkit_core::run::{MissingSecret, Move, StopReason, WaitsFor};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::executors::{Executor, Executors};
+use super::executors::{Executor, Executors, choose};
 use super::payload::{self, Upload};
 use super::{Engine, Error};
 use crate::contract::{
@@ -20,6 +20,7 @@ use crate::contract::{
 use crate::driver::{Errand, ProcessDriver, drive};
 use crate::event::EventBody;
 use crate::model::{Message, Model, Rehearsal};
+use crate::settings::Use;
 use crate::store::{Change, Effect, Entry, RunRecord, RunSpec, Store, StoreError};
 use crate::sync::lock;
 use crate::tools::{RunTools, Workspace};
@@ -133,8 +134,8 @@ impl Engine {
     }
 
     pub(super) async fn try_take_up(&self, record: &RunRecord) -> Result<(), StoreError> {
-        let executor = self.executors_of(&record.id).and_then(|executors| executors.executor(&record.spec));
-        let goes_on = matches!(executor, Ok(Executor::Loop(_)));
+        let chosen = choose(self.settings_of(record).redacted(), &record.spec);
+        let goes_on = matches!(chosen, Ok(Use::Loop(_)));
         let is_allowed = u64::from(record.restarts) < self.shared.options.limits.agent_restarts;
         let change = if goes_on && is_allowed {
             Change {
@@ -161,7 +162,7 @@ impl Engine {
 
     async fn work(&self, attempt: &Attempt) -> End {
         let record = &attempt.record;
-        let prepared = self.executors_of(&record.id).and_then(|executors| {
+        let prepared = self.executors_of(record).and_then(|executors| {
             let executor = executors.executor(&record.spec)?;
             Ok((executors, executor))
         });
@@ -351,13 +352,11 @@ impl Engine {
                 }
             }
             let change = Change {
-                id: record.id.clone(),
                 attempt: Some(record.attempt),
-                wanted: wanted.clone(),
-                note: None,
                 summary: summary.clone().map(|summary| self.cut_summary(summary)),
                 error: error.clone(),
                 payload: stored.as_ref().map(Upload::info),
+                ..Change::to(&record.id, wanted.clone())
             };
             match self.shared.store.change(change).await {
                 Ok(ack) => {
@@ -369,6 +368,29 @@ impl Engine {
                 Err(error) if is_over(&error) => return,
                 Err(error) => {
                     tracing::error!(run = %record.id, %error, "an end could not be written; trying again");
+                }
+            }
+            if self.pause().await.is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Records that a run waits for secrets, or is queued again because they are there.
+    pub(super) async fn follow_secrets(&self, record: &RunRecord, missing: Vec<MissingSecret>) {
+        let (note, wanted) = if missing.is_empty() {
+            (None, Move::Requeue)
+        } else {
+            (Some(MissingSecret::explain(&missing)), Move::Wait(WaitsFor::Secret(missing)))
+        };
+        loop {
+            let (attempt, note) = (Some(record.attempt), note.clone());
+            let change = Change { attempt, note, ..Change::to(&record.id, wanted.clone()) };
+            match self.shared.store.change(change).await {
+                Ok(_) => return,
+                Err(error) if is_over(&error) => return,
+                Err(error) => {
+                    tracing::error!(run = %record.id, %error, "a wait for a secret could not be written; trying again");
                 }
             }
             if self.pause().await.is_break() {

@@ -17,7 +17,7 @@ use super::{Ask, AskError, Model, Reply, anthropic, openai};
 use crate::sync::lock;
 
 /// The wire format of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
     /// OpenAI chat completions, which most servers offer.
@@ -28,7 +28,7 @@ pub enum Dialect {
 }
 
 /// Whether replies are streamed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Streaming {
     /// Requested; if the server refuses, replies are requested whole for a while.
@@ -39,7 +39,7 @@ pub enum Streaming {
 }
 
 /// The address of a model and how to use it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Endpoint {
     /// Name in configuration.
     pub name: String,
@@ -48,6 +48,7 @@ pub struct Endpoint {
     /// The model's name at the server.
     pub model: String,
     /// Sent as bearer token or `x-api-key`.
+    #[serde(with = "crate::settings::text::optional_secret")]
     pub api_key: Option<Secret>,
     /// Wire format.
     pub dialect: Dialect,

@@ -10,18 +10,21 @@ use crewkit_core::Timestamp;
 use crewkit_core::run::{Move, Moved, Phase, RunId, RunState, RunStatus};
 use rusqlite::{Connection, params};
 
+use super::documents;
 use super::load::phase_text;
 use super::memory::{History, Queue};
 use super::{Ack, Begin, Change, Effect, Memory, NewEvent, NewRun, PruneRule, RunRecord, StoreError};
 use crate::event::{Event, EventBody, Usage};
 
 /// A run as it will be.
+#[expect(clippy::struct_excessive_bools, reason = "each is a change that is written by itself")]
 struct Draft {
     record: RunRecord,
     events: Vec<Arc<Event>>,
     row: Row,
     history: History,
     contract_changed: bool,
+    settings_changed: bool,
     /// Whether the transcript grew by something that no event tells yet.
     has_output: bool,
     /// Whether the supervisor has to hear of it.
@@ -81,6 +84,7 @@ impl<'a> Batch<'a> {
                 row: Row::Update,
                 history: History::Kept,
                 contract_changed: false,
+                settings_changed: false,
                 has_output: false,
                 moved: false,
             };
@@ -118,6 +122,7 @@ impl<'a> Batch<'a> {
             restarts: 0,
             resumed: false,
             queue_order: 0,
+            settings: new.settings,
             idempotency: new.idempotency,
         };
         let mut draft = Draft {
@@ -126,6 +131,7 @@ impl<'a> Batch<'a> {
             row: Row::Insert,
             history: History::Kept,
             contract_changed: false,
+            settings_changed: true,
             has_output: false,
             moved: false,
         };
@@ -214,6 +220,13 @@ impl<'a> Batch<'a> {
         ended
     }
 
+    /// Whether a run may have let go of its settings.
+    pub(super) fn frees_settings(&self) -> bool {
+        let frees =
+            |draft: &Draft| draft.row == Row::Delete || (draft.settings_changed && draft.row == Row::Update);
+        self.drafts.values().any(frees)
+    }
+
     /// Writes every draft; the caller commits.
     pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         // What goes makes room for what comes: a key may be used again in the same batch.
@@ -277,6 +290,10 @@ impl Draft {
                 Effect::Unchanged
             }
             Moved::Changed => {
+                if let Some(settings) = &change.settings {
+                    draft.record.settings = Some(Arc::clone(settings));
+                    draft.settings_changed = true;
+                }
                 draft.carry(change, now);
                 draft.moved = true;
                 let kind = match &draft.record.state {
@@ -331,7 +348,14 @@ impl Draft {
                 record.resumed = false;
             }
             // Nothing that the transcript tells: it goes on where it was.
-            Move::Claim | Move::Wait(_) => return,
+            Move::Claim => return,
+            Move::Wait(_) => {
+                if let Some(note) = change.note {
+                    self.push(EventBody::note(note), now);
+                    self.has_output = true;
+                }
+                return;
+            }
             Move::Requeue => {
                 if let Some(note) = change.note {
                     record.restarts += 1;
@@ -383,6 +407,9 @@ impl Draft {
         if self.row == Row::Insert {
             self.insert(connection)?;
         }
+        if let Some(settings) = record.settings.as_ref().filter(|_| self.settings_changed) {
+            documents::put_settings(connection, settings.id(), settings.body())?;
+        }
         self.update(connection)?;
         let mut insert = connection
             .prepare_cached("INSERT INTO transcript (run, seq, at, body) VALUES (?1, ?2, ?3, ?4)")?;
@@ -425,7 +452,7 @@ impl Draft {
             "UPDATE runs SET status = ?2, started_at = ?3, ended_at = ?4, stop_reason = ?5, attempt = ?6,
                  summary = ?7, error = ?8, payload_upload = ?9, payload_size = ?10, payload_gzip = ?11,
                  payload_etag = ?12, turns = ?13, input_tokens = ?14, output_tokens = ?15, last_seq = ?16,
-                 phase = ?17, queue_order = ?18, resumed = ?19, restarts = ?20
+                 phase = ?17, queue_order = ?18, resumed = ?19, restarts = ?20, settings = ?21
              WHERE id = ?1",
         )?;
         let (state, payload) = (&record.state, record.payload.as_ref());
@@ -450,6 +477,7 @@ impl Draft {
             sql(record.queue_order),
             record.resumed,
             record.restarts,
+            record.settings.as_ref().map(|settings| settings.id()),
         ])?;
         Ok(())
     }

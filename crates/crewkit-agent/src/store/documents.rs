@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::{mpsc, oneshot};
 
 use super::schema::connect;
-use super::{Command, NewEvent, StoreError};
+use super::{Command, FileFault, NewEvent, StoreError};
+use crate::settings::RecordedSettings;
 
 /// One change of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum DocumentChange {
         /// Its id.
         id: String,
     },
+    /// Keeps settings for as long as a document names them, at `settings.run`, or a run uses them.
+    Settings(Arc<RecordedSettings>),
 }
 
 impl DocumentChange {
@@ -42,9 +45,25 @@ impl DocumentChange {
             Self::Delete { kind, id } => connection
                 .prepare_cached("DELETE FROM documents WHERE kind = ?1 AND id = ?2")?
                 .execute(params![kind, id]),
+            Self::Settings(settings) => return put_settings(connection, settings.id(), settings.body()),
         }
         .map(drop)
     }
+}
+
+/// Keeps settings until nothing names them.
+pub(super) fn put_settings(connection: &Connection, id: &str, body: &str) -> rusqlite::Result<()> {
+    let insert = "INSERT OR IGNORE INTO settings (id, body) VALUES (?1, ?2)";
+    connection.prepare_cached(insert)?.execute([id, body]).map(drop)
+}
+
+/// Removes settings that nothing names.
+pub(super) fn forget_settings(connection: &Connection) -> rusqlite::Result<()> {
+    let delete =
+        "DELETE FROM settings WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.settings = settings.id)
+        AND settings.id NOT IN (SELECT json_extract(body, '$.settings.run') FROM documents
+            WHERE kind = 'agent' AND json_extract(body, '$.settings.run') IS NOT NULL)";
+    connection.prepare_cached(delete)?.execute([]).map(drop)
 }
 
 /// A handle to the documents of the home.
@@ -67,6 +86,21 @@ impl Documents {
             connection.prepare("SELECT id, body FROM documents WHERE kind = ?1 ORDER BY id").map_err(of)?;
         let rows = select.query_map([kind], |row| Ok((row.get(0)?, row.get(1)?))).map_err(of)?;
         rows.collect::<Result<_, _>>().map_err(of)
+    }
+
+    /// Returns recorded settings, if they are there. Blocks.
+    pub fn settings(&self, id: &str) -> Result<Option<RecordedSettings>, StoreError> {
+        let of = |source| StoreError::sqlite(&self.path, source);
+        let connection = connect(&self.path)?;
+        let select = "SELECT body FROM settings WHERE id = ?1";
+        let body: Option<String> =
+            connection.query_row(select, [id], |row| row.get(0)).optional().map_err(of)?;
+        let damaged = |error: serde_json::Error| FileFault::Damaged {
+            path: self.path.to_path_buf(),
+            what: format!("settings {id}"),
+            why: error.to_string(),
+        };
+        Ok(body.map(RecordedSettings::parse).transpose().map_err(damaged)?)
     }
 
     /// Makes changes and records events, all or none; returns once they are on disk.

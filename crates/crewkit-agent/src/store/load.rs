@@ -1,31 +1,35 @@
 //! Reading all runs at start.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crewkit_core::Timestamp;
 use crewkit_core::run::{Phase, RunId, RunState, RunStatus, StopReason};
 use rusqlite::Row;
 
+use super::documents::forget_settings;
 use super::schema::Opened;
 use super::{FileFault, Memory, PayloadInfo, RunRecord, StoreError};
 use crate::event::Usage;
+use crate::settings::RecordedSettings;
 
 /// Fills the memory; returns the runs that were not ended when the last process did.
 pub(super) fn load(opened: &Opened, memory: &Memory) -> Result<Vec<RunId>, StoreError> {
     let of = |source| StoreError::sqlite(&opened.path, source);
     let mut running = Vec::new();
+    let settings = settings_by_id(opened)?;
     let mut select = opened
         .writer
         .prepare(
             "SELECT id, contract, spec, created_at, idempotency, status, started_at, ended_at, stop_reason,
                  attempt, summary, error, payload_upload, payload_size, payload_gzip, payload_etag,
-                 turns, input_tokens, output_tokens, last_seq, phase, queue_order, resumed, restarts
+                 turns, input_tokens, output_tokens, last_seq, phase, queue_order, resumed, restarts, settings
              FROM runs ORDER BY id",
         )
         .map_err(of)?;
     let mut rows = select.query([]).map_err(of)?;
     while let Some(row) = rows.next().map_err(of)? {
-        let record = record_of(row).map_err(|what| match what {
+        let record = record_of(row, &settings).map_err(|what| match what {
             Unreadable::Sqlite(source) => of(source),
             Unreadable::Word(id, why) => {
                 FileFault::Damaged { path: opened.path.clone(), what: format!("run {id}"), why }.into()
@@ -59,7 +63,7 @@ impl From<rusqlite::Error> for Unreadable {
     }
 }
 
-fn record_of(row: &Row<'_>) -> Result<RunRecord, Unreadable> {
+fn record_of(row: &Row<'_>, known: &SettingsById) -> Result<RunRecord, Unreadable> {
     let id_text: String = row.get(0)?;
     let damaged = |what: &str| Unreadable::Word(id_text.clone(), what.to_owned());
     let id: RunId = id_text.parse().map_err(|_| damaged("its id"))?;
@@ -100,6 +104,7 @@ fn record_of(row: &Row<'_>) -> Result<RunRecord, Unreadable> {
             upload: upload.into(),
         }),
     };
+    let settings: Option<String> = row.get(24)?;
     Ok(RunRecord {
         id,
         contract: text(row, 1)?.unwrap_or_default(),
@@ -117,7 +122,31 @@ fn record_of(row: &Row<'_>) -> Result<RunRecord, Unreadable> {
         queue_order: count(row, 21)?,
         resumed: row.get(22)?,
         restarts: row.get(23)?,
+        settings: settings.and_then(|id| known.get(&id).cloned()),
     })
+}
+
+type SettingsById = HashMap<String, Arc<RecordedSettings>>;
+
+/// Reads the settings of all runs, and removes those that nothing names.
+fn settings_by_id(opened: &Opened) -> Result<SettingsById, StoreError> {
+    let of = |source| StoreError::sqlite(&opened.path, source);
+    if let Err(error) = forget_settings(&opened.writer) {
+        tracing::warn!(%error, "settings that nothing names could not be removed");
+    }
+    let mut select = opened.writer.prepare("SELECT id, body FROM settings").map_err(of)?;
+    let rows = select.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).map_err(of)?;
+    let read = |row: rusqlite::Result<(String, String)>| {
+        let (id, body) = row.map_err(of)?;
+        let damaged = |error: serde_json::Error| FileFault::Damaged {
+            path: opened.path.clone(),
+            what: format!("settings {id}"),
+            why: error.to_string(),
+        };
+        let settings = RecordedSettings::parse(body).map_err(damaged)?;
+        Ok((id, Arc::new(settings)))
+    };
+    rows.map(read).collect()
 }
 
 /// Reads the phase of a running run; 0.1.0 knew only runs at work.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::event::{Event, Usage};
+use crate::settings::RecordedSettings;
 use crate::sync::{lock, read, write};
 
 /// Newest entries of a transcript kept in memory, for previews and for viewers that keep up.
@@ -109,6 +110,8 @@ pub struct RunRecord {
     pub(crate) resumed: bool,
     /// Its place in the queue: runs are claimed in the order in which they were started.
     pub(crate) queue_order: u64,
+    /// What it is carried out with; the server's own settings in records of 0.1.0.
+    pub(crate) settings: Option<Arc<RecordedSettings>>,
     pub(crate) idempotency: Option<Arc<str>>,
 }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crewkit_core::run::{IllegalMove, Move, RunId};
-use crewkit_core::{Limits, Timestamp};
+use crewkit_core::{Limits, Secret, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use documents::{DocumentChange, Documents};
@@ -36,6 +36,7 @@ pub use memory::{PayloadInfo, Pool, RunRecord, RunSpec};
 pub(crate) use reader::Reader;
 
 use crate::event::EventBody;
+use crate::settings::RecordedSettings;
 
 /// The database of a home.
 const FILE: &str = "crewkit.db";
@@ -99,13 +100,24 @@ pub(crate) struct Change {
     pub(crate) summary: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) payload: Option<PayloadInfo>,
-    /// Why a run is queued again after its server ended; it counts as a restart.
+    /// Why a run is queued again after its server ended, which counts as a restart, or what it waits for.
     pub(crate) note: Option<String>,
+    /// Other settings, which replace those of the run.
+    pub(crate) settings: Option<Arc<RecordedSettings>>,
 }
 
 impl Change {
     pub(crate) fn to(id: &RunId, wanted: Move) -> Self {
-        Self { id: id.clone(), attempt: None, wanted, summary: None, error: None, payload: None, note: None }
+        Self {
+            id: id.clone(),
+            attempt: None,
+            wanted,
+            summary: None,
+            error: None,
+            payload: None,
+            note: None,
+            settings: None,
+        }
     }
 }
 
@@ -116,6 +128,7 @@ pub(crate) struct NewRun {
     pub(crate) contract: Arc<str>,
     pub(crate) spec: RunSpec,
     pub(crate) idempotency: Option<Arc<str>>,
+    pub(crate) settings: Option<Arc<RecordedSettings>>,
     pub(crate) begin: Begin,
 }
 
@@ -199,6 +212,8 @@ pub(crate) struct Recovered {
     /// Ids of runs whose state has changed, sent after the change is on disk and visible.
     pub(crate) moved: mpsc::UnboundedReceiver<RunId>,
     pub(crate) writer: std::thread::JoinHandle<()>,
+    /// The key of fingerprints.
+    pub(crate) fingerprint_key: Secret,
 }
 
 impl Store {
@@ -230,9 +245,10 @@ impl Store {
         let (event_pulse, last_event) = watch::channel(last);
         let (tell_moved, moved) = mpsc::unbounded_channel();
         let tell = writer::Tell { last_event: event_pulse, moved: tell_moved };
+        let fingerprint_key = opened.fingerprint_key.clone();
         let writer = writer::spawn(opened, Arc::clone(&memory), Arc::clone(clock), inbox, tell)?;
         let store = Self { commands, memory, reader, path: Arc::new(path.to_owned()), last_event };
-        Ok(Recovered { store, running, moved, writer })
+        Ok(Recovered { store, running, moved, writer, fingerprint_key })
     }
 
     /// Opens a store whose file cannot grow beyond `pages`.

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crewkit_core::Secret;
 use rusqlite::{Connection, OpenFlags};
 
 use super::{FileFault, StoreError, StoreLock};
@@ -43,6 +44,7 @@ CREATE TABLE runs (
     output_tokens  INTEGER NOT NULL,
     last_seq       INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX runs_by_settings ON runs (settings);
 CREATE TABLE transcript (
     run  TEXT NOT NULL,
     seq  INTEGER NOT NULL,
@@ -87,6 +89,8 @@ CREATE INDEX events_by_time ON events (at);
 pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) path: PathBuf,
+    /// The key of fingerprints, made with the database.
+    pub(super) fingerprint_key: Secret,
     pub(super) lock: Arc<StoreLock>,
 }
 
@@ -118,7 +122,21 @@ pub(super) fn open(path: &Path, lock: Arc<StoreLock>) -> Result<Opened, StoreErr
         }
         found => return Err(FileFault::TooNew { path: path.to_owned(), found, known: VERSION }.into()),
     }
-    Ok(Opened { writer, path: path.to_owned(), lock })
+    let fingerprint_key = fingerprint_key(&writer).map_err(of)?;
+    Ok(Opened { writer, path: path.to_owned(), fingerprint_key, lock })
+}
+
+/// Returns the random key of the home, under which secrets have their fingerprints. It is in the database, so that both are
+/// there or neither.
+fn fingerprint_key(connection: &Connection) -> rusqlite::Result<Secret> {
+    let mut random = [0_u8; 32];
+    getrandom::fill(&mut random)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.to_string().into()))?;
+    let new: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let insert = "INSERT OR IGNORE INTO documents (kind, id, body) VALUES ('key', 'fingerprints', ?1)";
+    connection.execute(insert, [new])?;
+    let select = "SELECT body FROM documents WHERE kind = 'key' AND id = 'fingerprints'";
+    connection.query_row(select, [], |row| Ok(Secret::new(row.get::<_, String>(0)?)))
 }
 
 /// Another connection to the same file: for reading, or for copying the log back.

@@ -34,6 +34,7 @@ fn new_run(n: usize, contract: &str) -> NewRun {
         contract: contract.into(),
         spec: RunSpec::default(),
         idempotency: None,
+        settings: None,
         begin: Begin::Now,
     }
 }

@@ -16,7 +16,9 @@ use tokio::sync::{oneshot, watch};
 
 use super::batch::{Batch, sql};
 use super::schema::{Opened, connect};
-use super::{Ack, Clock, Command, DocumentChange, FileFault, Memory, Reply, RunRecord, StoreError, events};
+use super::{
+    Ack, Clock, Command, DocumentChange, FileFault, Memory, Reply, RunRecord, StoreError, documents, events,
+};
 use crate::event::EventBody;
 
 /// Commands in one transaction at most; keeps the time to an answer bounded.
@@ -279,8 +281,13 @@ impl Writer {
         });
         connection.execute_batch("BEGIN IMMEDIATE")?;
         batch.write(connection)?;
+        let mut frees_settings = batch.frees_settings();
         for change in plain {
             change.write(connection)?;
+            frees_settings |= change.frees_settings();
+        }
+        if frees_settings {
+            documents::forget_settings(connection)?;
         }
         if let Some((upload, n, data)) = chunk {
             connection
@@ -344,6 +351,12 @@ enum Plain {
 }
 
 impl Plain {
+    /// Whether settings may be in use no more.
+    fn frees_settings(&self) -> bool {
+        let Self::Document(change) = self else { return false };
+        matches!(change, DocumentChange::Delete { .. } | DocumentChange::Settings(_))
+    }
+
     fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         match self {
             Self::Chat { conversation, at, body, keep } => {

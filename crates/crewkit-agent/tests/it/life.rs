@@ -505,7 +505,8 @@ async fn two_askers_use_their_own_models_and_a_resumed_run_those_of_its_start() 
     assert_eq!(status.summary.as_deref(), Some("from the asker's model"));
     assert_eq!(status.model.as_deref(), Some("other-1"));
     assert_eq!((world.model.requests(), other.requests()), (1, 2));
-    let start = Start { contract: "z".into(), settings: Some(settings), ..Start::default() };
+    let settings = Some(world.engine.record_settings(&settings));
+    let start = Start { contract: "z".into(), settings, ..Start::default() };
     let run = world.engine.start(start).await.unwrap();
     assert_eq!(world.end_of(run.id.as_str()).await.reason, Some(StopReason::ContractFailed));
 }

@@ -40,7 +40,7 @@ impl Ground for Simulated {
 async fn an_agent_lives_the_same_life_on_every_version() {
     for profile in Profile::ALL {
         let ground = Simulated::new(profile).await;
-        suite::life_of_an_agent(&ground).await;
+        Box::pin(suite::life_of_an_agent(&ground)).await;
         assert_eq!(ground.0.sim.count("DELETE", "/"), 0);
     }
 }

@@ -27,6 +27,8 @@ pub struct Request {
     pub turn: usize,
     /// The agent's id, as its system prompt tells it.
     pub agent_id: String,
+    /// The bearer token it came with; empty without one.
+    pub key: String,
     /// The whole request.
     pub body: Value,
 }
@@ -370,6 +372,8 @@ impl Drop for InFlight {
 async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: Wire) -> Response {
     let flight = InFlight::new(&shared);
     let has_length = request.headers().contains_key("content-length");
+    let key = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let key = key.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
     let bytes = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap_or_default();
     let n = shared.requests.fetch_add(1, Ordering::SeqCst);
     let Ok(body) = serde_json::from_slice::<Value>(&bytes) else {
@@ -390,7 +394,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: HttpRequest, wire: W
     if shared.manner == Manner::Attentive {
         shared.bodies.lock().unwrap_or_else(PoisonError::into_inner).push(body.clone());
     }
-    let request = Request { n, turn: wire::turns(&body), agent_id: wire::agent_id(&body), body };
+    let request = Request { n, turn: wire::turns(&body), agent_id: wire::agent_id(&body), key, body };
     let turn = (shared.script)(&request);
     if !turn.delay.is_zero() {
         tokio::time::sleep(turn.delay).await;

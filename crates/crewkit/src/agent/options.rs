@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crewkit_agent::driver::ProcessDriver;
+use crewkit_agent::driver::{Format, ProcessDriver};
 use crewkit_agent::engine::ON_OTHERS;
 use crewkit_agent::model::{Dialect, Endpoint, Streaming};
 use crewkit_agent::tools::CommandPolicy;
@@ -17,6 +17,7 @@ use toml::{Table, Value};
 use super::EXEC_CONFINED;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::secrets;
 use crate::settings::{Kind, SETTINGS};
 
 /// Variables that are no child's business, beside crewkit's own and those of settings that are secret: an address may hold a
@@ -61,10 +62,15 @@ const FOR_EVERY_DRIVER: &[&str] = &[
     "NVM_DIR",
     "VIRTUAL_ENV",
 ];
-/// Variables that a preset driver takes beside those: keys of its providers and its own directories.
-const FOR_PRESETS: &[(&str, &[&str])] = &[
-    ("claude", &["ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_*"]),
-    ("codex", &["OPENAI_*", "CODEX_*", "AZURE_OPENAI_*"]),
+/// Variables that a preset driver, and any other that prints the same, takes beside those: keys of its providers and its own
+/// directories.
+const FOR_PRESETS: &[(&str, Format, &[&str])] = &[
+    (
+        "claude",
+        Format::Claude,
+        &["ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_*"],
+    ),
+    ("codex", Format::Codex, &["OPENAI_*", "CODEX_*", "AZURE_OPENAI_*"]),
 ];
 /// Variables that decide where the kit of an agent comes from.
 const FOR_PACK: [&str; 2] = ["AGENTPACK_HOME", "AGENTPACK_MACHINE_ID"];
@@ -74,6 +80,7 @@ pub fn options(config: &Config, public_base: &str, ports: &[u16]) -> Result<Opti
     let mut options = Options::new(&config.home);
     options.limits = Arc::new(config.limits());
     options.settings = Arc::new(run_settings(config, std::env::vars_os())?);
+    options.secrets = secrets::values(&config.home);
     options.helper = helper();
     options.server_ports = ports.to_vec();
     options.may = may(config)?;
@@ -81,64 +88,80 @@ pub fn options(config: &Config, public_base: &str, ports: &[u16]) -> Result<Opti
     Ok(options)
 }
 
-/// What runs are carried out with, for an asker with this environment.
+/// What runs are carried out with, for an asker with this environment. Variables that are no text are left out.
 pub fn run_settings(
     config: &Config,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<RunSettings, Failure> {
-    let patterns = driver_patterns(config);
-    let (mut for_commands, mut for_drivers) = (Vec::new(), Vec::new());
     let named = config.list("agents.commands_env");
-    for (name, value) in environment {
-        if is_for_commands(&name, &named) {
-            for_commands.push((name.clone(), value.clone()));
-        }
-        if is_for_drivers(&name, &patterns) {
-            for_drivers.push((name, value));
-        }
+    let variables: Vec<(OsString, OsString)> =
+        environment.filter(|(name, value)| name.to_str().is_some() && value.to_str().is_some()).collect();
+    let taken = |takes: &dyn Fn(&OsStr) -> bool| {
+        variables.iter().filter(|(name, _)| takes(name)).cloned().collect::<Vec<_>>()
+    };
+    let mut drivers = drivers(config)?;
+    for driver in &mut drivers {
+        let patterns = driver_patterns(config, driver);
+        let own = taken(&|name| is_taken(name, &patterns) && !is_for_every_driver(name));
+        // What the configuration says about a variable goes before what the asker has.
+        driver.environment.splice(0..0, own);
     }
     Ok(RunSettings {
         models: models(config)?,
-        drivers: drivers(config)?,
+        drivers,
         tool_servers: tool_servers(config)?,
-        commands: commands(config, for_commands)?,
-        environment: for_drivers,
+        commands: commands(config, taken(&|name| is_for_commands(name, &named)))?,
+        environment: taken(&is_for_every_driver),
     })
 }
 
-/// What drivers take of the environment: what every driver takes, what the presets take, and `env_from` of
+/// What a driver takes of the environment beside what every driver takes: the list of its preset, and `env_from` of
 /// `[agents.drivers.NAME]`.
-fn driver_patterns(config: &Config) -> Vec<String> {
-    let fixed = FOR_COMMANDS.iter().chain(FOR_EVERY_DRIVER);
-    let presets = FOR_PRESETS.iter().flat_map(|(_, patterns)| *patterns);
-    let configured = config.table("agents.drivers").into_iter().flatten().filter_map(|(_, driver)| {
-        Some(driver.as_table()?.get("env_from")?.as_array()?.iter().filter_map(Value::as_str))
-    });
-    fixed.chain(presets).copied().chain(configured.flatten()).map(str::to_owned).collect()
+fn driver_patterns(config: &Config, driver: &ProcessDriver) -> Vec<String> {
+    let of_preset = FOR_PRESETS
+        .iter()
+        .filter(|(name, format, _)| driver.name == *name || driver.format == *format)
+        .flat_map(|(_, _, patterns)| *patterns);
+    let configured = config
+        .table("agents.drivers")
+        .and_then(|drivers| drivers.get(&driver.name)?.as_table()?.get("env_from")?.as_array());
+    let configured = configured.into_iter().flatten().filter_map(Value::as_str);
+    of_preset.copied().chain(configured).map(str::to_owned).collect()
 }
 
 /// The variables that this process, as a client, brings to the server of its home.
 pub fn client_environment(config: &Config) -> BTreeMap<String, String> {
-    let (patterns, named) = (driver_patterns(config), config.list("agents.commands_env"));
+    let named = config.list("agents.commands_env");
+    // A table that cannot be used is refused by the server, by name.
+    let drivers = drivers(config).unwrap_or_default();
+    let patterns: Vec<String> = drivers.iter().flat_map(|driver| driver_patterns(config, driver)).collect();
     let is_for_pack = |name: &OsStr| FOR_PACK.iter().any(|known| name == *known);
     std::env::vars_os()
         .filter(|(name, _)| {
-            is_for_drivers(name, &patterns) || is_for_commands(name, &named) || is_for_pack(name)
+            is_for_every_driver(name)
+                || is_taken(name, &patterns)
+                || is_for_commands(name, &named)
+                || is_for_pack(name)
         })
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// Whether a driver sees the variable.
-fn is_for_drivers(name: &OsStr, patterns: &[String]) -> bool {
+/// Whether every driver and tool server sees the variable.
+fn is_for_every_driver(name: &OsStr) -> bool {
+    is_taken(name, &FOR_COMMANDS) || is_taken(name, FOR_EVERY_DRIVER) || is_taken(name, &["LC_*"])
+}
+
+/// Whether the variable fits one of the patterns. What is withheld from everybody never does.
+fn is_taken(name: &OsStr, patterns: &[impl AsRef<str>]) -> bool {
     let Some(text) = name.to_str().filter(|_| !is_withheld(name)) else { return false };
-    let fits = |pattern: &String| match pattern.split_once('*') {
+    let fits = |pattern: &str| match pattern.split_once('*') {
         Some((start, end)) => {
             text.len() >= start.len() + end.len() && text.starts_with(start) && text.ends_with(end)
         }
         None => pattern == text,
     };
-    text.starts_with("LC_") || patterns.iter().any(fits)
+    patterns.iter().any(|pattern| fits(pattern.as_ref()))
 }
 
 /// What processes of runs may ask of the server.
@@ -335,35 +358,57 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_and_commands_see_what_is_listed_and_nobody_sees_secrets_of_crewkit() {
+    fn each_driver_sees_its_own_list_and_nobody_sees_secrets_of_crewkit() {
         let home = tempfile::tempdir().unwrap();
-        let driver = "[agents.drivers.mine]\ncommand = [\"x\"]\nenv_from = [\"MINE_*\", \"LLM_API_KEY\"]\n";
-        std::fs::write(home.path().join("crewkit.toml"), driver).unwrap();
+        let drivers = "[agents.drivers.mine]\ncommand = [\"x\"]\nenv_from = [\"MINE_*\", \"LLM_API_KEY\"]\n\
+                       env = { MINE_MODE = \"set\" }\n\
+                       [agents.drivers.other]\ncommand = [\"x\"]\nformat = \"claude\"\n\
+                       [agents]\ncommands = \"unconfined\"\n\
+                       commands_env = [\"MY_FLAG\", \"LLM_API_KEY\", \"CREWKIT_HOME\"]\n";
+        std::fs::write(home.path().join("crewkit.toml"), drivers).unwrap();
         let config = Config::load(home.path().to_owned(), |_| None, &[]).unwrap();
-        let patterns = driver_patterns(&config);
-        let named = ["MY_FLAG".to_owned(), "LLM_API_KEY".to_owned(), "CREWKIT_HOME".to_owned()];
-        for (name, commands, drivers) in [
-            ("PATH", true, true),
-            ("LC_TIME", true, true),
-            ("MY_FLAG", true, false),
-            ("ANTHROPIC_API_KEY", false, true),
-            ("OPENAI_API_KEY", false, true),
-            ("CODEX_HOME", false, true),
-            ("SSH_AUTH_SOCK", false, true),
-            ("http_proxy", false, true),
-            ("NO_PROXY", false, true),
-            ("MINE_TOKEN", false, true),
-            ("SOME_OTHER_SECRET", false, false),
-            ("LLM_API_KEY", false, false),
-            ("LLM_ENDPOINT", false, false),
-            ("CODER_SESSION_TOKEN", false, false),
-            ("CODER_AGENT_TOKEN", false, false),
-            ("CREWKIT_HOME", false, false),
-            ("CREWKIT_FLEET_CODER_TOKEN", false, false),
-            ("CREWKIT_AGENT_TOKEN", false, false),
-        ] {
-            assert_eq!(is_for_commands(OsStr::new(name), &named), commands, "{name}");
-            assert_eq!(is_for_drivers(OsStr::new(name), &patterns), drivers, "{name}");
+        let all = ["commands", "tools", "mine", "claude", "codex", "other"];
+        let cases: &[(&str, &[&str])] = &[
+            ("PATH", &all),
+            ("LC_TIME", &all),
+            ("SSH_AUTH_SOCK", &all[1..]),
+            ("http_proxy", &all[1..]),
+            ("NO_PROXY", &all[1..]),
+            ("MY_FLAG", &["commands"]),
+            ("ANTHROPIC_API_KEY", &["claude", "other"]),
+            ("OPENAI_API_KEY", &["codex"]),
+            ("CODEX_HOME", &["codex"]),
+            ("MINE_TOKEN", &["mine"]),
+            ("SOME_OTHER_SECRET", &[]),
+            ("LLM_API_KEY", &[]),
+            ("LLM_ENDPOINT", &[]),
+            ("CODER_SESSION_TOKEN", &[]),
+            ("CODER_AGENT_TOKEN", &[]),
+            ("CREWKIT_HOME", &[]),
+            ("CREWKIT_FLEET_CODER_TOKEN", &[]),
+            ("CREWKIT_AGENT_TOKEN", &[]),
+        ];
+        let variables = cases.iter().map(|(name, _)| (OsString::from(name), OsString::from("x")));
+        let settings =
+            run_settings(&config, variables.chain([("MINE_MODE".into(), "taken".into())])).unwrap();
+        let CommandPolicy::Unconfined { environment: commands } = settings.commands else { panic!() };
+        let of_driver = |name: &str| {
+            let driver = settings.drivers.iter().find(|driver| driver.name == name).unwrap();
+            [settings.environment.clone(), driver.environment.clone()].concat()
+        };
+        let has = |environment: &[(OsString, OsString)], name: &str| {
+            environment.iter().any(|(known, _)| known == name)
+        };
+        for (name, seen_by) in cases {
+            let found = all.into_iter().filter(|who| match *who {
+                "commands" => has(&commands, name),
+                "tools" => has(&settings.environment, name),
+                driver => has(&of_driver(driver), name),
+            });
+            assert_eq!(found.collect::<Vec<_>>(), *seen_by, "{name}");
         }
+        let mine = of_driver("mine");
+        let last = mine.iter().rfind(|(name, _)| name == "MINE_MODE").unwrap();
+        assert_eq!(last.1, "set", "the configuration goes before the asker");
     }
 }

@@ -26,7 +26,7 @@ pub fn runtime() -> Result<Runtime, Failure> {
 }
 
 /// Prints an answer: as it is for programs, else as `text` has it.
-fn show(body: &Value, json: bool, text: impl FnOnce() -> String) {
+pub(crate) fn show(body: &Value, json: bool, text: impl FnOnce() -> String) {
     if json {
         output::data_line(&body.to_string());
     } else {

@@ -60,13 +60,24 @@ fn standing(run: &Value) -> (String, Tone) {
     match (field(run, "status"), field(run, "phase")) {
         ("completed", _) => ("✓ completed".to_owned(), Tone::Good),
         ("stopped", _) => (format!("✕ stopped{}", reason()), Tone::Bad),
-        ("running", "waiting") => {
-            let what = crate::text::shown(&run["waits_for"]);
-            (format!("◆ waits for {what}"), Tone::Waits)
-        }
+        ("running", "waiting") => (format!("◆ waits for {}", waits_for(&run["waits_for"])), Tone::Waits),
         ("running", "queued") => ("▸ queued".to_owned(), Tone::Plain),
         ("running", _) => ("▸ working".to_owned(), Tone::Plain),
         (other, _) => (format!("○ {other}"), Tone::Plain),
+    }
+}
+
+/// What a run waits for, in short.
+fn waits_for(reason: &Value) -> String {
+    let names = |items: &Value| {
+        let items = items.as_array().into_iter().flatten();
+        let name = |item: &Value| item.as_str().unwrap_or_else(|| field(item, "name")).to_owned();
+        items.map(name).collect::<Vec<_>>().join(", ")
+    };
+    match (&reason["secret"], &reason["agents"]) {
+        (Value::Null, Value::Null) => crate::text::shown(reason),
+        (Value::Null, agents) => format!("runs {}", names(agents)),
+        (secrets, _) => format!("secret {}", names(secrets)),
     }
 }
 
@@ -234,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_run_that_waits_says_for_what() {
-        let run = json!({"status": "running", "phase": "waiting", "waits_for": "secret llm.api_key"});
+        let run = json!({"status": "running", "phase": "waiting", "waits_for": {"secret": [{"name": "llm.api_key", "of": "http://m"}]}});
         assert_eq!(standing(&run), ("◆ waits for secret llm.api_key".to_owned(), Tone::Waits));
         let stopped = json!({"status": "stopped", "reason": "turn_limit"});
         assert_eq!(standing(&stopped).0, "✕ stopped (turn limit)");

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crewkit_agent::Engine;
+use crewkit_agent::{Engine, is_secret};
+use crewkit_core::Secret;
 use crewkit_fleet::LOCAL;
 use crewkit_fleet::backend::local::LocalFleet;
 use crewkit_server::Services;
@@ -14,7 +15,7 @@ use crewkit_server::services::Agents;
 
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::{agent, fleet, local, mcp, pack};
+use crate::{agent, fleet, local, mcp, pack, secrets};
 
 /// What all askers of a server share.
 pub struct SharedServices {
@@ -34,6 +35,8 @@ pub struct SharedServices {
 pub fn make(shared: SharedServices) -> MakeAsker {
     let made: Mutex<HashMap<String, Weak<Asker>>> = Mutex::default();
     Box::new(move |hello| {
+        let kept = secrets::values(&shared.home);
+        shared.engine.learn(kept.iter().map(Secret::expose));
         let key = key(&shared, hello);
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(asker) = made.get(&key).and_then(Weak::upgrade) {
@@ -60,6 +63,7 @@ fn asker(shared: &SharedServices, hello: &Hello) -> Result<Asker, Failure> {
     let pack = Arc::new(pack::service_of(config.limits(), &hello.environment, &hello.directory)?);
     let environment = hello.environment.iter().map(|(name, value)| (name.into(), value.into()));
     let settings = Arc::new(agent::run_settings(&config, environment)?);
+    shared.engine.learn(secrets_of(hello));
     let directory = hello.directory.clone();
     let here = local::for_asker(&shared.local_fleet, &config, &pack, &settings, directory)?;
     let (fleet, other_fleets) = match fleet::service(&config, &pack)? {
@@ -81,6 +85,13 @@ fn asker(shared: &SharedServices, hello: &Hello) -> Result<Asker, Failure> {
         selection: Arc::new(selection),
         directory: hello.directory.clone(),
     })
+}
+
+/// The secrets among what a client says, also those that its settings have no use for.
+fn secrets_of(hello: &Hello) -> impl Iterator<Item = &str> {
+    let settings = hello.settings.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+    let variables = hello.environment.iter().map(|(name, value)| (name, value.as_str()));
+    settings.chain(variables).filter(|(name, value)| is_secret(name, value)).map(|(_, value)| value)
 }
 
 fn problem(failure: Failure) -> Problem {

@@ -16,6 +16,8 @@ mod local_models;
 mod pack;
 mod resources;
 mod runs;
+#[cfg(target_os = "linux")]
+mod secrets;
 mod serve;
 #[cfg(target_os = "linux")]
 mod server;

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::support::{Served, crewkit, output, record, wait_until};
 
 /// Starts a background server as a client does, and returns what it reports.
-fn start(command: &mut Command) -> Value {
+pub(crate) fn start(command: &mut Command) -> Value {
     let (code, out, err) = output(command.args(["serve", "--background"]));
     assert_eq!(code, 0, "{out} {err}");
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out:?} {err:?}"))
 }
 
 /// A background server, ended with the test.
-struct Background {
+pub(crate) struct Background {
     home: tempfile::TempDir,
 }
 
@@ -29,18 +29,18 @@ impl Background {
         Self::with(|_| ())
     }
 
-    fn with(prepare: impl FnOnce(&Path)) -> Self {
+    pub(crate) fn with(prepare: impl FnOnce(&Path)) -> Self {
         let home = tempfile::tempdir().unwrap();
         prepare(home.path());
         assert_eq!(start(&mut crewkit(home.path())), json!({"ready": true}));
         Self { home }
     }
 
-    fn home(&self) -> &Path {
+    pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         u32::try_from(record(self.home()).unwrap()["pid"].as_u64().unwrap()).unwrap()
     }
 
@@ -63,18 +63,18 @@ impl Drop for Background {
     }
 }
 
-fn signal(pid: u32, signal: rustix::process::Signal) {
+pub(crate) fn signal(pid: u32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// One request over the socket of the home.
-fn ask(home: &Path, method: &str, path: &str, asker: Option<&str>, body: &Value) -> (u16, Value) {
+pub(crate) fn ask(home: &Path, method: &str, path: &str, asker: Option<&str>, body: &Value) -> (u16, Value) {
     let socket = record(home).unwrap()["socket"].as_str().unwrap().to_owned();
     let mut stream = UnixStream::connect(socket).unwrap();
     let body = body.to_string();

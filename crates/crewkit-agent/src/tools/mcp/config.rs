@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crewkit_core::Secret;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A tool server as configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerConfig {
     /// Its name.
     pub name: String,
@@ -20,7 +20,8 @@ pub struct ServerConfig {
 }
 
 /// How a tool server is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// A child process that speaks on its standard streams.
     Stdio {
@@ -29,6 +30,7 @@ pub enum Transport {
         /// Its arguments.
         args: Vec<String>,
         /// What is added to its environment.
+        #[serde(with = "crate::settings::text::secrets")]
         env: BTreeMap<String, Secret>,
         /// Where it runs.
         cwd: Option<PathBuf>,
@@ -36,8 +38,10 @@ pub enum Transport {
     /// Streamable HTTP.
     Http {
         /// The endpoint, which may hold a key.
+        #[serde(with = "crate::settings::text::secret")]
         url: Secret,
         /// Sent with every request.
+        #[serde(with = "crate::settings::text::secrets")]
         headers: BTreeMap<String, Secret>,
     },
 }

@@ -16,7 +16,8 @@ use crate::sys::confine::{Confinement, KnownDirectory};
 use crate::sys::{Launch, ProcessTree};
 
 /// Whether and how agents may run commands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CommandPolicy {
     /// They may not; the tool does not exist.
     Off,
@@ -29,11 +30,13 @@ pub enum CommandPolicy {
         /// Whether commands may use Unix sockets that others have made.
         unix_sockets: bool,
         /// Their whole environment, apart from what is set per run.
+        #[serde(with = "crate::settings::text::environment")]
         environment: Vec<(OsString, OsString)>,
     },
     /// Without confinement, because the operator wants it so.
     Unconfined {
         /// Their whole environment, apart from what is set per run.
+        #[serde(with = "crate::settings::text::environment")]
         environment: Vec<(OsString, OsString)>,
     },
 }

@@ -68,6 +68,7 @@ impl Inner {
             needs_user_attention: false,
             state: "working".to_owned(),
             phase: None,
+            waits_for: None,
         })
     }
 

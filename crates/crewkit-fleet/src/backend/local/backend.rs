@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crewkit_agent::{EventBody, RunSettings};
+use crewkit_core::run::{MissingSecret, WaitsFor};
 use crewkit_core::{AgentName, AgentStatus};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -20,7 +21,7 @@ use crate::backend::{
 };
 use crate::error::FleetError;
 use crate::metadata::Metadata;
-use crate::model::{AgentKit, HistoryScope, LogEntry, LogKind, Project, Role, RoleOrigin, Task};
+use crate::model::{AgentKit, Health, HistoryScope, LogEntry, LogKind, Project, Role, RoleOrigin, Task};
 use crate::time::Moment;
 
 /// Entries of one run's transcript that are read at once.
@@ -60,6 +61,7 @@ fn task_of(agent: &AgentRow, row: &TaskRow) -> Task {
         needs_user_attention: row.state == TaskState::Failed,
         state: status::state_word(row.state).to_owned(),
         phase: status::phase(row.state),
+        waits_for: None,
     }
 }
 
@@ -107,13 +109,32 @@ pub(super) fn check_driver(run: &RunSettings, name: &str) -> Result<(), FleetErr
 }
 
 impl Local {
+    /// The task as it is shown, with the secrets it waits for.
+    fn shown_task(&self, agent: &AgentRow, row: &TaskRow) -> Task {
+        let task = task_of(agent, row);
+        let missing = self.missing_secrets(row);
+        if missing.is_empty() {
+            return task;
+        }
+        Task {
+            message: MissingSecret::explain(&missing),
+            phase: Some("waiting"),
+            waits_for: Some(WaitsFor::Secret(missing)),
+            needs_user_attention: true,
+            ..task
+        }
+    }
+
     fn record(&self, agent: Arc<AgentRow>, alone: bool) -> Record {
         let newest = self.shared.store.newest_task(&agent.id);
         let has_directory = agent.phase != Phase::Ready || agent.path.exists();
         let (word, health) = status::derive(&agent, newest.as_deref(), has_directory);
         let project_name = self.project_name(&agent);
         let busy = word == AgentStatus::Busy;
-        let last_task = newest.as_ref().map(|task| task_of(&agent, task).message);
+        let shown = newest.as_ref().map(|task| self.shown_task(&agent, task));
+        let waits = shown.as_ref().is_some_and(|task| task.waits_for.is_some());
+        let last_task = shown.map(|task| task.message);
+        let health = if waits { Health::bad(last_task.clone().unwrap_or_default()) } else { health };
         AgentRecord {
             name: agent.name.clone(),
             workspace_id: agent.id.clone(),
@@ -309,6 +330,7 @@ impl Backend for Local {
         let mark = id.simple().to_string();
         let directory = format!("{}-{}", new.name.as_str().to_ascii_lowercase(), &mark[24..]);
         let now = self.now_ms();
+        let run_settings = self.shared.engine.record_settings(&self.asker.settings.run);
         let agent = AgentRow {
             id: id.to_string(),
             name: new.name.as_str().to_owned(),
@@ -323,6 +345,7 @@ impl Backend for Local {
                 role: roles.into_iter().find(|known| known.name == role).unwrap_or_default(),
                 driver: self.asker.settings.driver.clone(),
                 project: project.clone(),
+                run: Some(run_settings.id().to_owned()),
             }),
             role,
             intent: None,
@@ -335,7 +358,7 @@ impl Backend for Local {
         if self.asker.configured_now().iter().all(|known| known.id != project.id) {
             self.add_project(&project.path, None).await?;
         }
-        self.fix_run_settings(&agent.id);
+        self.fix_run_settings(&agent.id, &run_settings);
         let first = NewTask { text: new.spec.to_owned(), source: new.source.into(), key: None };
         let task = Box::new(self.new_task(&agent, first));
         let is_first = self.shared.store.is_first_in(&project.id);
@@ -378,7 +401,7 @@ impl Backend for Local {
 
     async fn started_with(&self, agent: &Record, key: &str) -> Result<Option<Task>, FleetError> {
         let row = self.now(agent)?;
-        Ok(self.keyed_task(&row, Some(key)).map(|task| task_of(&row, &task)))
+        Ok(self.keyed_task(&row, Some(key)).map(|task| self.shown_task(&row, &task)))
     }
 
     async fn start_task(&self, agent: &Record, new: TaskOrder<'_>) -> Result<Task, FleetError> {
@@ -389,7 +412,7 @@ impl Backend for Local {
             NewTask { text: new.text.to_owned(), source: new.source.into(), key: new.key.map(str::to_owned) };
         let task = self.command(&row, |reply| Command::Start { task, reply }).await?;
         self.until_begun(&task).await;
-        Ok(task_of(&row, &self.task(&row.id, &task.id).unwrap_or(task)))
+        Ok(self.shown_task(&row, &self.task(&row.id, &task.id).unwrap_or(task)))
     }
 
     async fn stop_task(&self, agent: &Record) -> Result<Interrupted, FleetError> {
@@ -407,7 +430,7 @@ impl Backend for Local {
     async fn tasks(&self, agent: &Record, _rows: Rows) -> Result<Vec<Task>, FleetError> {
         let row = self.now(agent)?;
         let tasks = self.shared.store.tasks(&row.id);
-        Ok(tasks.iter().rev().map(|task| task_of(&row, task)).collect())
+        Ok(tasks.iter().rev().map(|task| self.shown_task(&row, task)).collect())
     }
 
     async fn log(

@@ -35,7 +35,8 @@ impl Owner {
     ) {
         let name = agent.name.clone();
         let trusted = Change::TrustProject(agent.project.clone());
-        let changes = vec![Change::NewAgent(agent), Change::PutTask(task), trusted];
+        let settings = Change::PutSettings(self.local.recorded_settings(&self.id));
+        let changes = vec![Change::NewAgent(agent), Change::PutTask(task), trusted, settings];
         if let Err(error) = self.write(changes).await {
             if self.agent().is_ok() {
                 self.write_firmly(vec![Change::DropAgent(self.id.clone())]).await;
@@ -277,6 +278,9 @@ impl Owner {
     }
 
     async fn revive(&mut self, asker: &Asker) -> Result<Moved, FleetError> {
+        if let Some(moved) = self.take_settings(asker).await? {
+            return Ok(moved);
+        }
         self.end_task().await?;
         let agent = self.agent()?;
         if agent.phase == Phase::Failed || !agent.path.exists() {

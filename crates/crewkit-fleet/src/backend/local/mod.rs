@@ -23,6 +23,7 @@ pub mod project;
 mod prompt;
 pub mod record;
 pub mod role;
+mod secrets;
 mod settings;
 mod status;
 pub mod store;
@@ -34,7 +35,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use crewkit_agent::{Engine, RunSettings};
+use crewkit_agent::{Engine, RecordedSettings, RunSettings};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -79,8 +80,8 @@ struct Shared {
     owners: Mutex<HashMap<String, Mailbox>>,
     /// Entries in the log of each task that is over.
     log_lengths: Mutex<HashMap<String, usize>>,
-    /// The run settings of agents that were created since this server started.
-    run_settings: Mutex<HashMap<String, Arc<RunSettings>>>,
+    /// The run settings of agents.
+    run_settings: Mutex<HashMap<String, Arc<RecordedSettings>>>,
     /// Projects somebody registered.
     projects: RwLock<Vec<LocalProject>>,
     /// Held by whoever registers or forgets a project.
@@ -136,6 +137,7 @@ impl Local {
             });
             opened.await.map_err(|_| OpenError::Setting("the fleet could not be opened".to_owned()))??;
             let store = Store::open(engine.documents()).await?;
+            let run_settings = Mutex::new(store.run_settings().await?);
             let keep = Duration::from_secs(options.limits.fleet_trash_days.saturating_mul(86_400));
             let places = usize::try_from(options.limits.fleet_tasks_active).unwrap_or(usize::MAX);
             let local = Self {
@@ -150,7 +152,7 @@ impl Local {
                     trash: Trash::new(options.home.join("trash"), keep, options.clock.clone()),
                     places: Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS)),
                     owners: Mutex::default(),
-                    run_settings: Mutex::default(),
+                    run_settings,
                     log_lengths: Mutex::default(),
                     projects: RwLock::default(),
                     registry: tokio::sync::Mutex::default(),
@@ -369,17 +371,23 @@ impl Local {
         roles.into_iter().find(|role| role.name.eq_ignore_ascii_case(&agent.role)).unwrap_or_default()
     }
 
-    /// Makes the asker's run settings those of agent `id`.
-    fn fix_run_settings(&self, id: &str) {
+    /// Makes `settings` those of agent `id`.
+    fn fix_run_settings(&self, id: &str, settings: &Arc<RecordedSettings>) {
         let mut known = self.shared.run_settings.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(id.to_owned(), Arc::clone(&self.asker.settings.run));
+        known.insert(id.to_owned(), Arc::clone(settings));
     }
 
     /// What tasks of an agent are carried out with: the settings it was created with, else the server's own.
-    fn run_settings(&self, agent: &str) -> Arc<RunSettings> {
-        let own = || Arc::clone(&self.shared.options.settings.run);
+    fn recorded_settings(&self, agent: &str) -> Arc<RecordedSettings> {
         let known = self.shared.run_settings.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(agent).cloned().unwrap_or_else(own)
+        let found = known.get(agent).cloned();
+        drop(known);
+        found.unwrap_or_else(|| self.shared.engine.record_settings(&self.shared.options.settings.run))
+    }
+
+    /// The same without secrets, for looking.
+    fn run_settings(&self, agent: &str) -> Arc<RunSettings> {
+        Arc::clone(self.recorded_settings(agent).redacted())
     }
 
     fn owners(&self) -> MutexGuard<'_, HashMap<String, Mailbox>> {

@@ -85,6 +85,9 @@ pub struct AgentSettings {
     /// What carries out its tasks unless the role says otherwise.
     #[serde(default)]
     pub driver: Option<String>,
+    /// Id of the recorded settings that its tasks are carried out with.
+    #[serde(default)]
+    pub run: Option<String>,
 }
 
 /// How far a task has come.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crewkit_agent::{DocumentChange, Documents, NewEvent};
+use crewkit_agent::{DocumentChange, Documents, NewEvent, RecordedSettings};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -58,6 +58,8 @@ pub(crate) enum Change {
     DropProject(String),
     /// Records that somebody made an agent in the project.
     TrustProject(String),
+    /// Keeps the run settings of an agent.
+    PutSettings(Arc<RecordedSettings>),
 }
 
 /// What is on disk, for reading.
@@ -100,6 +102,7 @@ impl Memory {
                 self.trusted.remove(&id);
             }
             Change::TrustProject(id) => drop(self.trusted.insert(id)),
+            Change::PutSettings(_) => {}
         }
     }
 
@@ -142,6 +145,7 @@ impl Memory {
             Change::PutProject(row) => put(PROJECT, &row.id, row),
             Change::DropProject(id) => vec![delete(PROJECT, id), delete(TRUSTED, id)],
             Change::TrustProject(id) => put(TRUSTED, id, &true),
+            Change::PutSettings(settings) => vec![DocumentChange::Settings(Arc::clone(settings))],
         }
     }
 
@@ -179,7 +183,7 @@ impl Memory {
             }
             Change::PutProject(row) => event("project.added", row.id.clone(), 0),
             Change::DropProject(id) => event("project.removed", id.clone(), 0),
-            Change::DropTask(_) | Change::TrustProject(_) => None,
+            Change::DropTask(_) | Change::TrustProject(_) | Change::PutSettings(_) => None,
         }
     }
 }
@@ -246,6 +250,24 @@ impl Store {
             written
         });
         Ok(writing.await.unwrap_or(Err(crewkit_agent::StoreError::Closed))?)
+    }
+
+    /// Reads the run settings of every agent. Those of an agent of 0.1.0 were not recorded.
+    pub(crate) async fn run_settings(&self) -> Result<HashMap<String, Arc<RecordedSettings>>, StoreError> {
+        let (documents, agents) = (self.documents.clone(), self.agents());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut found = HashMap::new();
+            for agent in agents {
+                let Some(id) = agent.settings.as_ref().and_then(|settings| settings.run.clone()) else {
+                    continue;
+                };
+                if let Some(settings) = documents.settings(&id)? {
+                    found.insert(agent.id.clone(), Arc::new(settings));
+                }
+            }
+            Ok(found)
+        });
+        read.await.unwrap_or(Err(crewkit_agent::StoreError::Closed.into()))
     }
 
     fn read<T>(&self, look: impl FnOnce(&Memory) -> T) -> T {

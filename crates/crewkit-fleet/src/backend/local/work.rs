@@ -168,6 +168,13 @@ impl Local {
         stop: &CancellationToken,
         report: &mpsc::UnboundedSender<Report>,
     ) -> Outcome {
+        if matches!(begin, Begin::Queued | Begin::Run(_)) {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = self.until_secrets(&row) => {}
+            }
+        }
         let _place = match &begin {
             // Work that is under way has its place already, whatever the limit says now.
             Begin::Adopted(_) | Begin::Ended(_) | Begin::Run(_) => self.shared.places.try_acquire().ok(),
@@ -242,7 +249,7 @@ impl Local {
             contract: self.contract_of(row, agent),
             spec,
             key: Some(row.id.clone()),
-            settings: Some(self.run_settings(&agent.id)),
+            settings: Some(self.recorded_settings(&agent.id)),
         };
         let record = self.shared.engine.start(start).await.map_err(|error| error.to_string())?;
         let run = record.id.to_string();
@@ -274,7 +281,7 @@ impl Local {
         stop: &CancellationToken,
         running: &(impl Fn(Option<&str>) + Sync),
     ) -> Result<Outcome, String> {
-        let run_settings = self.run_settings(&agent.id);
+        let run_settings = self.shared.engine.fill_settings(&self.recorded_settings(&agent.id));
         let driver = settings::driver(&run_settings, &row.driver)?.ok_or("the loop is no command line")?;
         let dir = self.task_dir(row);
         tokio::fs::create_dir_all(&dir).await.map_err(|error| format!("{}: {error}", dir.display()))?;
