@@ -446,7 +446,7 @@ async fn without_a_model_a_rehearsal_is_played_and_labelled() {
     let (status, first) = play("tidy up").await;
     assert!(status.rehearsal && status.model.as_deref() == Some("rehearsal"));
     assert!(status.summary.unwrap().starts_with("Rehearsal only"));
-    assert!(status.payload_size.unwrap() > 0);
+    assert!(status.payload.unwrap().payload_size > 0);
     assert!(matches!(&first[1], EventBody::Note { content } if content.contains("rehearsal")));
     let used: Vec<_> = first
         .iter()
