@@ -11,6 +11,11 @@ pub mod contract;
 pub mod driver;
 pub mod engine;
 pub mod event;
+#[cfg(target_os = "linux")]
+mod held;
+#[cfg(not(target_os = "linux"))]
+#[path = "held/none.rs"]
+mod held;
 mod http_client;
 mod lines;
 pub mod model;
@@ -28,4 +33,4 @@ pub use store::{
     Clock, DocumentChange, Documents, EventPage, FileFault, LoggedEvent, NewEvent, PayloadInfo, Pool,
     RunRecord, RunSpec, StoreError, StoreLock,
 };
-pub use sys::{MARK_RUN, close_inherited, confine, supervisor};
+pub use sys::{MARK_RUN, close_inherited, confine, kill_marked, supervisor};

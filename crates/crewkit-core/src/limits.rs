@@ -306,6 +306,8 @@ limits! {
     // Agent command lines.
     /// Longest line a driven command may print; the rest of it is dropped.
     driver_line_bytes = 4 * MIB;
+    /// Output of a process that is kept on disk until it is read; the oldest is dropped first.
+    driver_output_bytes = 16 * MIB;
     /// Time a process gets between being asked to end and being killed.
     driver_stop_grace_seconds = 5;
 }

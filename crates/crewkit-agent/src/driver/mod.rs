@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crewkit_core::run::{RunId, StopReason};
 
-pub use process::{Errand, drive};
+pub(crate) use process::{Append, Attendance, Errand, are_held, drive, go_on};
 
 use crate::contract::{Caps, End};
 use crate::event::EventBody;
@@ -40,6 +40,9 @@ pub enum Stdin {
     Nothing,
     /// The contract.
     Contract,
+    /// The contract first, and then whatever is said to the run: it stays open until it is closed. Where processes end with
+    /// the server it is closed after the contract.
+    Open,
 }
 
 /// A command line that can carry out contracts.

@@ -87,6 +87,9 @@ pub enum Error {
     /// A secret of the run is missing, and the asker has none for the same address.
     #[error("{0}")]
     SecretMissing(String),
+    /// Nothing reads what would be added to the input of the run.
+    #[error("agent {0} has no process whose input is open")]
+    Input(String),
     /// Events after the cursor are no longer kept.
     #[error("events after {0} are no longer kept")]
     CursorExpired(u64),
@@ -102,7 +105,7 @@ impl Error {
             Self::ContractBlank | Self::ContractTooLong { .. } => Code::ContractInvalid,
             Self::TooManyIds { .. } | Self::Argument { .. } => Code::ArgumentInvalid,
             Self::NotFound(_) => Code::AgentNotFound,
-            Self::State(_) => Code::AgentStateInvalid,
+            Self::State(_) | Self::Input(_) => Code::AgentStateInvalid,
             Self::QueueFull(_) => Code::AgentsBusy,
             Self::PayloadTooLarge { .. } => Code::PayloadTooLarge,
             Self::PayloadMissing(_) => Code::PayloadNotFound,

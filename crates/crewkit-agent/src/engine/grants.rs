@@ -1,7 +1,8 @@
 //! What the process of an attempt may ask of the server, and the token by which it is known.
 //!
 //! A token is made when a driver's process is about to start and forgotten when its attempt ends, however it ends. It is in
-//! memory and in the environment of that process, nowhere else; here only its hash is kept.
+//! memory and in the environment of that process, nowhere else; here only its hash is kept, and beside the order of a process that
+//! is held for the next server, which knows the token by it.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -38,7 +39,7 @@ pub struct AttemptGrant {
     pub may: Vec<&'static str>,
 }
 
-type TokenHash = [u8; 32];
+pub(super) type TokenHash = [u8; 32];
 
 /// The grants of all attempts that processes are carrying out now.
 #[derive(Default)]
@@ -52,9 +53,13 @@ impl Grants {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
         let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let hash = hash_of(&token);
+        Ok(Issued { grant: self.restore(record, hash_of(&token)), run: record.id.clone(), token })
+    }
+
+    /// Puts the token of an attempt in force whose process an earlier server started. The grant lasts as long as what is returned.
+    pub(super) fn restore(&self, record: &RunRecord, hash: TokenHash) -> InForce<'_> {
         lock(&self.attempts).insert(hash, (record.id.clone(), record.attempt));
-        Ok(Issued { grants: self, hash, token, run: record.id.clone() })
+        InForce { grants: self, hash }
     }
 
     /// The run and the number of the attempt that has this token.
@@ -75,15 +80,25 @@ fn hash_of(token: &str) -> TokenHash {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// A token that is in force until this is dropped.
-pub(super) struct Issued<'a> {
+/// A grant that is in force until this is dropped.
+pub(super) struct InForce<'a> {
     grants: &'a Grants,
     hash: TokenHash,
+}
+
+/// A new token and its grant.
+pub(super) struct Issued<'a> {
+    grant: InForce<'a>,
     token: String,
     run: RunId,
 }
 
 impl Issued<'_> {
+    /// The hash by which the next server knows the token.
+    pub(super) fn hash(&self) -> &[u8] {
+        &self.grant.hash
+    }
+
     /// The variables by which the process knows itself and its server.
     pub(super) fn variables(&self, socket: Option<&Path>) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = vec![
@@ -95,7 +110,7 @@ impl Issued<'_> {
     }
 }
 
-impl Drop for Issued<'_> {
+impl Drop for InForce<'_> {
     fn drop(&mut self) {
         lock(&self.grants.attempts).remove(&self.hash);
     }

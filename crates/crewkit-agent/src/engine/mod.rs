@@ -1,7 +1,7 @@
 //! The engine: starts runs, tells how they stand, ends them.
 //!
 //! [`Options`] make an [`Engine`]; an engine is a cheap handle that can be cloned. It ends when [`Engine::shutdown`] is
-//! called; runs at work are then found by the next process and told truthfully as interrupted.
+//! called; the next process goes on with the runs at work.
 
 mod chat;
 mod checks;
@@ -46,6 +46,7 @@ use crate::store::{
     Store, StoreError, StoreLock,
 };
 use crate::sync::lock;
+use crate::sys::MARK_RUN;
 use crate::tools::mcp::{ListedTool, ServerStatus};
 use executors::{ExecutorCache, Executors, choose};
 use payload::Upload;
@@ -154,20 +155,50 @@ struct Shared {
     requests: mpsc::UnboundedSender<Request>,
 }
 
-/// Ends what processes of an earlier server left behind, and removes directories of runs that are no more.
-fn sweep(store: &Store, directory: &Path) {
-    let killed = crate::sys::kill_marked(|run| {
-        RunId::from_str(run).is_ok_and(|run| store.memory().get(&run).is_some())
-    });
+/// Ends what processes of an earlier server left behind, apart from those that are held for us, and removes directories of
+/// runs that are no more.
+fn sweep(store: &Store, options: &Options) {
+    let record = |run: &str| {
+        let run = RunId::from_str(run).ok()?;
+        Some(store.memory().get(&run)?.record())
+    };
+    let is_held = |run: &str| record(run).is_some_and(|record| held_in(options, &record).is_some());
+    let killed = crate::sys::kill_marked(MARK_RUN, |run| record(run).is_some() && !is_held(run));
     if killed > 0 {
         tracing::warn!(killed, "processes that the last server left behind were ended");
     }
-    for entry in std::fs::read_dir(directory.join("work")).into_iter().flatten().flatten() {
-        let run = entry.file_name().to_str().and_then(|name| RunId::from_str(name).ok());
-        if run.is_some_and(|run| store.memory().get(&run).is_none()) {
-            let _ = std::fs::remove_dir_all(entry.path());
+    let entries = |name: &str| {
+        let entries = std::fs::read_dir(options.directory().join(name)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| Some((entry.file_name().to_str()?.to_owned(), entry.path())))
+    };
+    for (run, directory) in entries("processes") {
+        if !is_held(&run) {
+            let attempts = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+            attempts.for_each(|attempt| crate::held::end_left(&attempt.path()));
+            let _ = std::fs::remove_dir_all(directory);
         }
     }
+    for (run, directory) in entries("work") {
+        if RunId::from_str(&run).is_ok() && record(&run).is_none() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Whether processes of runs are held in a home, or have ended since its last server did.
+pub fn has_held_processes(home: &Path) -> bool {
+    let runs = std::fs::read_dir(Options::new(home).directory().join("processes")).into_iter().flatten();
+    runs.flatten().flat_map(|run| std::fs::read_dir(run.path()).into_iter().flatten()).next().is_some()
+}
+
+/// Where server and shim meet, if the run's attempt is at work and has a process that is held.
+fn held_in(options: &Options, record: &RunRecord) -> Option<PathBuf> {
+    let is_at_work = matches!(
+        record.state.phase(),
+        Some(Phase::Working | Phase::Waiting(crewkit_core::run::WaitsFor::Agents(_)))
+    );
+    let directory = options.processes_of(&record.id).join(record.attempt.to_string());
+    (is_at_work && directory.join("order.json").exists()).then_some(directory)
 }
 
 impl std::fmt::Debug for Engine {
@@ -182,7 +213,7 @@ impl Engine {
     /// Must be called within a tokio runtime, which is where runs are carried out, whoever starts them.
     pub fn open(mut options: Options) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
-            let (home, lock, directory) = (options.home.clone(), options.lock.take(), options.directory());
+            let (home, lock, swept) = (options.home.clone(), options.lock.take(), options.clone());
             let (clock, limits) = (Arc::clone(&options.clock), Arc::clone(&options.limits));
             let opened = tokio::task::spawn_blocking(move || {
                 let lock = match lock {
@@ -190,7 +221,7 @@ impl Engine {
                     None => Arc::new(StoreLock::of_home(&home)?),
                 };
                 let recovered = Store::open(&home, lock, &clock, &limits)?;
-                sweep(&recovered.store, &directory);
+                sweep(&recovered.store, &swept);
                 Ok::<_, crate::store::StoreError>(recovered)
             });
             let recovered = opened
@@ -222,8 +253,9 @@ impl Engine {
                 }),
             };
             let interrupted = recovered.running.iter().filter_map(|run| engine.record(run.as_str()).ok());
-            let interrupted: Vec<_> =
-                interrupted.filter(|record| record.state.phase() == Some(&Phase::Working)).collect();
+            let interrupted: Vec<_> = interrupted
+                .filter(|record| record.state.phase() == Some(&Phase::Working) && !engine.is_held(record))
+                .collect();
             // What cannot be written now, the supervisor tries again.
             futures_util::future::join_all(interrupted.iter().map(|record| engine.try_take_up(record))).await;
             let inbox = Inbox { moved: recovered.moved, requests: asked };
@@ -280,6 +312,34 @@ impl Engine {
         self.shared.vault.learn(secrets);
     }
 
+    /// Whether a process of the run's attempt is held for this server.
+    fn is_held(&self, record: &RunRecord) -> bool {
+        held_in(&self.shared.options, record).is_some()
+    }
+
+    /// Adds to the input of the process that carries out a run, if its driver asked for one that stays open. What is added is
+    /// read also if this server ends.
+    pub async fn append_input(&self, id: &str, text: String) -> Result<(), Error> {
+        self.change_input(id, move |directory| crate::held::append_input(directory, &text)).await
+    }
+
+    /// Closes the input of the process that carries out a run once everything is read.
+    pub async fn close_input(&self, id: &str) -> Result<(), Error> {
+        self.change_input(id, crate::held::close_input).await
+    }
+
+    async fn change_input(
+        &self,
+        id: &str,
+        change: impl FnOnce(&Path) -> std::io::Result<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let directory = held_in(&self.shared.options, &*self.record(id)?);
+        let refused = || Error::Input(id.to_owned());
+        let directory = directory.ok_or_else(refused)?;
+        let changed = tokio::task::spawn_blocking(move || change(&directory)).await;
+        changed.map_err(|_| refused())?.map_err(|_| refused())
+    }
+
     /// A handle for a task of the engine itself.
     fn internal(&self) -> Self {
         Self { handles: None, ..self.clone() }
@@ -323,7 +383,7 @@ impl Engine {
         }
     }
 
-    /// Lets go of every run and closes the store. Runs at work are told as interrupted by the next process.
+    /// Lets go of every run and closes the store. The next process goes on with runs at work.
     pub async fn shutdown(&self) {
         self.shared.shutdown.cancel();
         self.shared.tasks.close();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crewkit_core::run::RunId;
 use crewkit_core::{Limits, Secret, Timestamp};
 
 use crate::settings::RunSettings;
@@ -60,6 +61,11 @@ impl Options {
     /// Where files of runs are: working directories of their own, scratch files.
     pub(super) fn directory(&self) -> PathBuf {
         self.home.join("state").join("agents")
+    }
+
+    /// Where server and shims meet, for all attempts of a run.
+    pub(super) fn processes_of(&self, run: &RunId) -> PathBuf {
+        self.directory().join("processes").join(run.as_str())
     }
 
     /// The server's own settings, to be changed.

@@ -75,6 +75,11 @@ impl Slots {
         Some(run)
     }
 
+    /// Gives a slot to a run that is at work already, whatever the limit says.
+    pub(super) fn take(&mut self, pool: Pool) {
+        self.pool(pool).used += 1;
+    }
+
     /// Takes a slot back.
     pub(super) fn release(&mut self, pool: Pool) {
         let pool = self.pool(pool);

@@ -148,7 +148,11 @@ impl Supervisor {
                     self.follow_secrets(record, missing);
                 }
             }
-            // Nobody carries it out although it is recorded so: its server ended.
+            // Nobody carries it out although it is recorded so: its server ended. A process that is held works on.
+            Some((record, _)) if self.engine.is_held(record) => {
+                self.slots.take(record.spec.pool);
+                self.begin(run);
+            }
             Some((record, Phase::Working | Phase::Waiting(WaitsFor::Agents(_)))) => {
                 let (engine, record) = (self.engine.clone(), Arc::clone(record));
                 self.spawn(async move { engine.take_up(&record).await });
@@ -175,8 +179,13 @@ impl Supervisor {
 
     /// Removes what a deleted run left.
     fn clean_up(&self, run: &RunId) {
-        let own = self.engine.shared.options.directory().join("work").join(run.as_str());
-        self.engine.shared.runtime.spawn_blocking(move || std::fs::remove_dir_all(own));
+        let options = &self.engine.shared.options;
+        let left = [options.directory().join("work").join(run.as_str()), options.processes_of(run)];
+        self.engine.shared.runtime.spawn_blocking(move || {
+            for directory in left {
+                let _ = std::fs::remove_dir_all(directory);
+            }
+        });
     }
 
     fn take(&mut self, request: Request) {
@@ -238,11 +247,18 @@ impl Supervisor {
     fn start(&mut self, run: &RunId) {
         let Some(entry) = self.engine.shared.store.memory().get(run) else { return };
         let record = entry.record();
-        let pool = record.spec.pool;
-        if record.state.phase() != Some(&Phase::Queued) {
-            self.slots.release(pool);
-            return;
+        if record.state.phase() == Some(&Phase::Queued) {
+            self.begin(run);
+        } else {
+            self.slots.release(record.spec.pool);
         }
+    }
+
+    /// Begins the attempt of a run that has a slot.
+    fn begin(&mut self, run: &RunId) {
+        let Some(entry) = self.engine.shared.store.memory().get(run) else { return };
+        let record = entry.record();
+        let pool = record.spec.pool;
         let stop = CancellationToken::new();
         let active = Active {
             attempt: record.attempt,

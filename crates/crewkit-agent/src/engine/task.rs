@@ -6,23 +6,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crewkit_core::Limits;
-use crewkit_core::run::{MissingSecret, Move, StopReason, WaitsFor};
+use crewkit_core::run::{MissingSecret, Move, Phase, StopReason, WaitsFor};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::executors::{Executor, Executors, choose};
+use super::grants::TokenHash;
 use super::payload::{self, Upload};
 use super::{Engine, Error};
 use crate::contract::{
     Assignment, Caps, Contract, Durability, End, Goal, Transcript, TranscriptError, carry_out, rebuild,
 };
-use crate::driver::{Errand, ProcessDriver, drive};
+use crate::driver::{Append, Attendance, Errand, ProcessDriver, are_held, drive, go_on};
 use crate::event::EventBody;
+use crate::held::Held;
 use crate::model::{Message, Model, Rehearsal};
 use crate::settings::Use;
-use crate::store::{Change, Effect, Entry, RunRecord, RunSpec, Store, StoreError};
+use crate::store::{Change, Effect, Entry, Progress, RunRecord, RunSpec, Store, StoreError};
 use crate::sync::lock;
+use crate::sys::MARK_RUN;
 use crate::tools::{RunTools, Workspace};
 
 /// Pause before an end that could not be written is written again.
@@ -57,9 +60,27 @@ impl Transcript for StoreTranscript {
             let (id, attempt) = (self.record.id.clone(), self.record.attempt);
             match durability {
                 Durability::Now => self.store.append(id, attempt, entries).await.map(drop)?,
-                Durability::Soon => self.store.append_later(id, attempt, entries).await?,
+                Durability::Soon => self.store.append_later(id, attempt, entries, None).await?,
             }
             Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl StoreTranscript {
+    /// Appends what a process printed, and how far that is.
+    fn append_read(
+        &self,
+        entries: Vec<EventBody>,
+        read: Progress,
+    ) -> BoxFuture<'_, Result<(), TranscriptError>> {
+        async move {
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let (id, attempt) = (self.record.id.clone(), self.record.attempt);
+            Ok(self.store.append_later(id, attempt, entries, Some(read)).await?)
         }
         .boxed()
     }
@@ -77,25 +98,37 @@ impl From<StoreError> for TranscriptError {
 impl Engine {
     /// Carries out an attempt and records how it ended.
     pub(super) async fn attempt(self, attempt: Attempt) {
-        if !self.claim(&attempt).await {
+        // One whose process was held works already.
+        if attempt.record.state.phase() != Some(&Phase::Working) && !self.claim(&attempt).await {
             return;
         }
+        let meeting = self.meeting_of(&attempt.record);
         let worked = AssertUnwindSafe(self.work(&attempt)).catch_unwind();
         let end = tokio::select! {
             worked = worked => worked.unwrap_or_else(|_| End::Stopped {
                 reason: StopReason::Internal,
                 error: "the agent broke by a fault of crewkit; the log has the details".to_owned(),
             }),
-            // The store still says running; the next process will tell the truth about it.
-            () = self.shared.shutdown.cancelled() => return,
+            () = self.shared.shutdown.cancelled() => {
+                // The next process goes on with what is recorded as running; what was stopped has to end without it.
+                if attempt.stop.is_cancelled() {
+                    crate::held::ask_to_end(&meeting);
+                }
+                return;
+            }
         };
         lock(&attempt.entry.speaking).clear();
+        let left = meeting.clone();
+        let _ = self.shared.runtime.spawn_blocking(move || crate::held::end_left(&left)).await;
         self.record_end(&attempt.record, end).await;
+        if !self.shared.shutdown.is_cancelled() {
+            let _ = tokio::fs::remove_dir_all(meeting).await;
+        }
         if attempt.stop.is_cancelled() && attempt.record.spec.workdir.is_some() {
             // What was cut off in the middle of a command ends by itself; the next attempt must not meet it.
             let run = attempt.record.id.clone();
             let swept = self.shared.runtime.spawn_blocking(move || {
-                crate::sys::kill_marked(|mark| mark == run.as_str());
+                crate::sys::kill_marked(MARK_RUN, |mark| mark == run.as_str());
             });
             let _ = swept.await;
         }
@@ -124,7 +157,7 @@ impl Engine {
     }
 
     /// Takes up a run whose server ended while it was carried out: the built-in loop goes on from the transcript, a process
-    /// is gone with its server.
+    /// that is not held never began or is gone with its server.
     pub(super) async fn take_up(&self, record: &RunRecord) {
         while self.try_take_up(record).await.is_err() {
             if self.pause().await.is_break() {
@@ -135,7 +168,11 @@ impl Engine {
 
     pub(super) async fn try_take_up(&self, record: &RunRecord) -> Result<(), StoreError> {
         let chosen = choose(self.settings_of(record).redacted(), &record.spec);
-        let goes_on = matches!(chosen, Ok(Use::Loop(_)));
+        let goes_on = match chosen {
+            Ok(Use::Loop(_)) => true,
+            Ok(Use::Driver(_)) => are_held(&self.shared.options.helper),
+            Err(_) => false,
+        };
         let is_allowed = u64::from(record.restarts) < self.shared.options.limits.agent_restarts;
         let change = if goes_on && is_allowed {
             Change {
@@ -162,6 +199,14 @@ impl Engine {
 
     async fn work(&self, attempt: &Attempt) -> End {
         let record = &attempt.record;
+        let transcript =
+            StoreTranscript { store: self.shared.store.clone(), record: Arc::clone(&attempt.record) };
+        if let Some(held) = Held::adopt(&self.meeting_of(record)).await {
+            let token = TokenHash::try_from(held.order.token.as_slice()).ok();
+            let _grant = token.map(|token| self.shared.grants.restore(record, token));
+            let append = |entries, read| transcript.append_read(entries, read);
+            return go_on(held, self.attendance(attempt, &append)).boxed().await;
+        }
         let prepared = self.executors_of(record).and_then(|executors| {
             let executor = executors.executor(&record.spec)?;
             Ok((executors, executor))
@@ -170,8 +215,6 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(error) => return End::Stopped { reason: StopReason::DriverFailed, error: error.to_string() },
         };
-        let transcript =
-            StoreTranscript { store: self.shared.store.clone(), record: Arc::clone(&attempt.record) };
         match &executor {
             Executor::Process(driver) => self.run_process(attempt, &executors, driver, &transcript).await,
             Executor::Loop(model) => match self.run_loop(attempt, &executors, &**model, &transcript).await {
@@ -252,7 +295,7 @@ impl Engine {
         attempt: &Attempt,
         executors: &Executors,
         driver: &ProcessDriver,
-        transcript: &dyn Transcript,
+        transcript: &StoreTranscript,
     ) -> End {
         let (record, options) = (&attempt.record, &self.shared.options);
         let workdir = match &record.spec.workdir {
@@ -281,16 +324,31 @@ impl Engine {
             id: &record.id,
             contract: &record.contract,
             workdir: &workdir,
+            meeting: &self.meeting_of(record),
             environment: &executors.settings.environment,
             identity: &identity,
+            token: issued.hash(),
             helper: &options.helper,
-            transcript,
+        };
+        let append = |entries, read| transcript.append_read(entries, read);
+        drive(driver, errand, self.attendance(attempt, &append)).boxed().await
+    }
+
+    fn attendance<'a>(&'a self, attempt: &Attempt, append: Append<'a>) -> Attendance<'a> {
+        let (record, limits) = (&attempt.record, &self.shared.options.limits);
+        Attendance {
+            append,
+            read: record.progress,
             halt: attempt.stop.clone(),
             // A driver's turns are its own business unless the run asks for a cap.
-            caps: Caps { turns: record.spec.max_turns.unwrap_or(0), ..caps(&options.limits, &record.spec) },
-            limits: &options.limits,
-        };
-        drive(driver, errand).boxed().await
+            caps: Caps { turns: record.spec.max_turns.unwrap_or(0), ..caps(limits, &record.spec) },
+            limits,
+        }
+    }
+
+    /// Where server and shim of an attempt meet.
+    fn meeting_of(&self, record: &RunRecord) -> PathBuf {
+        self.shared.options.processes_of(&record.id).join(record.attempt.to_string())
     }
 
     fn open_workspace(&self, record: &RunRecord, executors: &Executors) -> Result<Option<Workspace>, Error> {

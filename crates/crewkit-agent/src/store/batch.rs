@@ -13,7 +13,9 @@ use rusqlite::{Connection, params};
 use super::documents;
 use super::load::phase_text;
 use super::memory::{History, Queue};
-use super::{Ack, Begin, Change, Effect, Memory, NewEvent, NewRun, PruneRule, RunRecord, StoreError};
+use super::{
+    Ack, Begin, Change, Effect, Memory, NewEvent, NewRun, Progress, PruneRule, RunRecord, StoreError,
+};
 use crate::event::{Event, EventBody, Usage};
 
 /// A run as it will be.
@@ -123,6 +125,7 @@ impl<'a> Batch<'a> {
             resumed: false,
             queue_order: 0,
             settings: new.settings,
+            progress: Progress::default(),
             idempotency: new.idempotency,
         };
         let mut draft = Draft {
@@ -160,12 +163,14 @@ impl<'a> Batch<'a> {
         id: &RunId,
         attempt: u32,
         bodies: Vec<EventBody>,
+        progress: Option<Progress>,
     ) -> Result<Ack, StoreError> {
         let now = self.now;
         let draft = self.draft(id)?;
         if draft.record.attempt != attempt {
             return Err(StoreError::Stale);
         }
+        draft.record.progress = progress.unwrap_or(draft.record.progress);
         for body in bodies {
             draft.push(body, now);
             draft.has_output = true;
@@ -342,6 +347,10 @@ impl Draft {
     /// Takes over what comes along with a move that was made.
     fn carry(&mut self, change: Change, now: Timestamp) {
         let record = &mut self.record;
+        if matches!(change.wanted, Move::Resume | Move::Restart) || change.note.is_some() {
+            // Another process will print from the beginning.
+            record.progress = Progress::default();
+        }
         match change.wanted {
             Move::Start => {
                 record.restarts = 0;
@@ -452,7 +461,7 @@ impl Draft {
             "UPDATE runs SET status = ?2, started_at = ?3, ended_at = ?4, stop_reason = ?5, attempt = ?6,
                  summary = ?7, error = ?8, payload_upload = ?9, payload_size = ?10, payload_gzip = ?11,
                  payload_etag = ?12, turns = ?13, input_tokens = ?14, output_tokens = ?15, last_seq = ?16,
-                 phase = ?17, queue_order = ?18, resumed = ?19, restarts = ?20, settings = ?21
+                 phase = ?17, queue_order = ?18, resumed = ?19, restarts = ?20, settings = ?21, progress = ?22
              WHERE id = ?1",
         )?;
         let (state, payload) = (&record.state, record.payload.as_ref());
@@ -478,6 +487,7 @@ impl Draft {
             record.resumed,
             record.restarts,
             record.settings.as_ref().map(|settings| settings.id()),
+            serde_json::to_string(&record.progress).ok(),
         ])?;
         Ok(())
     }

@@ -23,7 +23,8 @@ pub(super) fn load(opened: &Opened, memory: &Memory) -> Result<Vec<RunId>, Store
         .prepare(
             "SELECT id, contract, spec, created_at, idempotency, status, started_at, ended_at, stop_reason,
                  attempt, summary, error, payload_upload, payload_size, payload_gzip, payload_etag,
-                 turns, input_tokens, output_tokens, last_seq, phase, queue_order, resumed, restarts, settings
+                 turns, input_tokens, output_tokens, last_seq, phase, queue_order, resumed, restarts, settings,
+                 progress
              FROM runs ORDER BY id",
         )
         .map_err(of)?;
@@ -123,6 +124,7 @@ fn record_of(row: &Row<'_>, known: &SettingsById) -> Result<RunRecord, Unreadabl
         resumed: row.get(22)?,
         restarts: row.get(23)?,
         settings: settings.and_then(|id| known.get(&id).cloned()),
+        progress: text(row, 25)?.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
     })
 }
 

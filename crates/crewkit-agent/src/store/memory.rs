@@ -112,7 +112,18 @@ pub struct RunRecord {
     pub(crate) queue_order: u64,
     /// What it is carried out with; the server's own settings in records of 0.1.0.
     pub(crate) settings: Option<Arc<RecordedSettings>>,
+    /// How far the output of this attempt's process was read.
+    pub(crate) progress: Progress,
     pub(crate) idempotency: Option<Arc<str>>,
+}
+
+/// How far the output of an attempt's process is in the transcript, and what the process had used by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Progress {
+    /// Bytes that were read.
+    pub(crate) position: u64,
+    pub(crate) turns: u64,
+    pub(crate) tokens: u64,
 }
 
 /// Whether a change left the earlier transcript in place.

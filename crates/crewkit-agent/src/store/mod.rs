@@ -31,7 +31,7 @@ pub use documents::{DocumentChange, Documents};
 pub use events::{EventPage, LoggedEvent, NewEvent};
 pub use fault::FileFault;
 pub use lock::StoreLock;
-pub(crate) use memory::{Entry, Memory, Pulse};
+pub(crate) use memory::{Entry, Memory, Progress, Pulse};
 pub use memory::{PayloadInfo, Pool, RunRecord, RunSpec};
 pub(crate) use reader::Reader;
 
@@ -158,6 +158,7 @@ pub(crate) enum Command {
         id: RunId,
         attempt: u32,
         bodies: Vec<EventBody>,
+        progress: Option<Progress>,
         reply: Option<Reply>,
     },
     Change(Change, Reply),
@@ -333,17 +334,19 @@ impl Store {
         attempt: u32,
         bodies: Vec<EventBody>,
     ) -> Result<Ack, StoreError> {
-        self.ask(|reply| Command::Append { id, attempt, bodies, reply: Some(reply) }).await
+        self.ask(|reply| Command::Append { id, attempt, bodies, progress: None, reply: Some(reply) }).await
     }
 
-    /// Appends entries without waiting; they stay in order with everything else.
+    /// Appends entries without waiting; they stay in order with everything else. With them goes how far the output they come
+    /// from was read, if they do.
     pub(crate) async fn append_later(
         &self,
         id: RunId,
         attempt: u32,
         bodies: Vec<EventBody>,
+        progress: Option<Progress>,
     ) -> Result<(), StoreError> {
-        let command = Command::Append { id, attempt, bodies, reply: None };
+        let command = Command::Append { id, attempt, bodies, progress, reply: None };
         self.commands.send(command).await.map_err(|_| StoreError::Closed)
     }
 

@@ -33,6 +33,7 @@ CREATE TABLE runs (
     resumed        INTEGER NOT NULL DEFAULT 0,
     restarts       INTEGER NOT NULL DEFAULT 0,
     settings       TEXT,
+    progress       TEXT,
     summary        TEXT,
     error          TEXT,
     payload_upload TEXT,
@@ -115,7 +116,7 @@ pub(super) fn open(path: &Path, lock: Arc<StoreLock>) -> Result<Opened, StoreErr
     writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(of)?;
     let found: u32 = writer.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(of)?;
     match found {
-        VERSION => {}
+        VERSION => add_progress(&writer).map_err(of)?,
         0 => {
             let create = format!("BEGIN IMMEDIATE; {LAYOUT} PRAGMA user_version = {VERSION}; COMMIT;");
             writer.execute_batch(&create).map_err(of)?;
@@ -137,6 +138,15 @@ fn fingerprint_key(connection: &Connection) -> rusqlite::Result<Secret> {
     connection.execute(insert, [new])?;
     let select = "SELECT body FROM documents WHERE kind = 'key' AND id = 'fingerprints'";
     connection.query_row(select, [], |row| Ok(Secret::new(row.get::<_, String>(0)?)))
+}
+
+/// Adds the column that the first homes of this layout did not have.
+fn add_progress(writer: &Connection) -> rusqlite::Result<()> {
+    let has_it = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('runs') WHERE name = 'progress')";
+    if !writer.query_row(has_it, [], |row| row.get(0))? {
+        writer.execute_batch("ALTER TABLE runs ADD COLUMN progress TEXT")?;
+    }
+    Ok(())
 }
 
 /// Another connection to the same file: for reading, or for copying the log back.

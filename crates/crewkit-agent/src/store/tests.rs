@@ -244,7 +244,7 @@ async fn entries_nobody_waited_for_survive_a_failed_write() {
     }
     // The disk takes neither; the second is awaited, so that both have been tried.
     let large = || EventBody::note("x".repeat(8000));
-    store.append_later(id(1), 1, vec![large()]).await.unwrap();
+    store.append_later(id(1), 1, vec![large()], None).await.unwrap();
     let refused = store.append(id(1), 1, vec![large()]).await;
     assert!(matches!(refused, Err(StoreError::File(FileFault::Full { .. }))), "{refused:?}");
     for n in 2..filled {

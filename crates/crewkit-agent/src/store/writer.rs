@@ -17,7 +17,8 @@ use tokio::sync::{oneshot, watch};
 use super::batch::{Batch, sql};
 use super::schema::{Opened, connect};
 use super::{
-    Ack, Clock, Command, DocumentChange, FileFault, Memory, Reply, RunRecord, StoreError, documents, events,
+    Ack, Clock, Command, DocumentChange, FileFault, Memory, Progress, Reply, RunRecord, StoreError,
+    documents, events,
 };
 use crate::event::EventBody;
 
@@ -120,6 +121,7 @@ struct Unwritten {
     id: RunId,
     attempt: u32,
     bodies: Vec<EventBody>,
+    progress: Option<Progress>,
 }
 
 /// The latest transaction.
@@ -230,7 +232,7 @@ impl Writer {
         let mut plain: Vec<Plain> = Vec::new();
         for late in &self.unwritten {
             // A run that is gone or has begun another attempt needs them no longer.
-            let _ = batch.append(&late.id, late.attempt, late.bodies.clone());
+            let _ = batch.append(&late.id, late.attempt, late.bodies.clone(), late.progress);
         }
         for command in commands {
             let answer = match command {
@@ -238,12 +240,12 @@ impl Writer {
                 Command::SetContract(id, contract, reply) => {
                     Pending::Run(reply, batch.set_contract(&id, contract))
                 }
-                Command::Append { id, attempt, bodies, reply: Some(reply) } => {
-                    Pending::Run(reply, batch.append(&id, attempt, bodies))
+                Command::Append { id, attempt, bodies, progress, reply: Some(reply) } => {
+                    Pending::Run(reply, batch.append(&id, attempt, bodies, progress))
                 }
-                Command::Append { id, attempt, bodies, reply: None } => {
-                    if batch.append(&id, attempt, bodies.clone()).is_ok() {
-                        self.unwritten.push(Unwritten { id, attempt, bodies });
+                Command::Append { id, attempt, bodies, progress, reply: None } => {
+                    if batch.append(&id, attempt, bodies.clone(), progress).is_ok() {
+                        self.unwritten.push(Unwritten { id, attempt, bodies, progress });
                     }
                     continue;
                 }

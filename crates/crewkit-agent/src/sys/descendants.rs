@@ -2,7 +2,14 @@
 
 use std::collections::HashMap;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, pidfd_send_signal, wait,
+};
+
+/// Pauses between two looks for processes that are left; they grow from the first to the second.
+pub(crate) const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(20)];
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +20,26 @@ struct Process {
     start: u64,
 }
 
-/// Kills every process below this one, once. Some of them may have started others meanwhile.
-pub(super) fn kill_all() {
+/// Kills until nobody is left below this process, which adopts whoever loses its parent: without children there are no
+/// descendants. `seen` hears of every end.
+pub(crate) fn end_all(mut seen: impl FnMut(Pid, WaitStatus)) {
+    let mut pause = PAUSES[0];
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => seen(pid, status),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+            Ok(None) => {
+                signal_all(Signal::KILL);
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSES[1]);
+            }
+        }
+    }
+}
+
+/// Sends a signal to every process below this one, once. Some of them may have started others meanwhile.
+pub(crate) fn signal_all(signal: Signal) {
     let own = std::process::id().cast_signed();
     let all = processes();
     for (pid, process) in below(own, &all) {
@@ -22,13 +47,13 @@ pub(super) fn kill_all() {
         if process.group != own
             && let Some(group) = Pid::from_raw(process.group)
         {
-            let _ = kill_process_group(group, Signal::KILL);
+            let _ = kill_process_group(group, signal);
         }
         let Some(target) = Pid::from_raw(pid) else { continue };
         // The handle pins the process: if the number was used again meanwhile, the second look sees another one.
         let Ok(handle) = pidfd_open(target, PidfdFlags::empty()) else { continue };
         if look(pid).is_some_and(|now| now.start == process.start) {
-            let _ = pidfd_send_signal(&handle, Signal::KILL);
+            let _ = pidfd_send_signal(&handle, signal);
         }
     }
 }

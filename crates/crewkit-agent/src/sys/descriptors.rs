@@ -18,3 +18,12 @@ pub fn close_inherited(keep: &[i32]) -> std::io::Result<()> {
 pub fn close_inherited(_keep: &[i32]) -> std::io::Result<()> {
     Ok(())
 }
+
+/// Lets go of the streams, so that the reader sees their end when those who share them close them.
+#[cfg(target_os = "linux")]
+pub(crate) fn hold_no_streams() {
+    let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    let _ = rustix::stdio::dup2_stdin(&null);
+    let _ = rustix::stdio::dup2_stdout(&null);
+    let _ = rustix::stdio::dup2_stderr(&null);
+}

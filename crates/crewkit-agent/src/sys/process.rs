@@ -195,11 +195,17 @@ fn end_tree(group: u32, mark: &str) {
     kill_by(&format!("{MARK_TREE}={mark}"));
 }
 
-/// Kills everything that runs of an earlier server process left behind, in one sweep over the process table. `is_ours` tells
-/// from a mark whether its run is.
-pub(crate) fn kill_marked(is_ours: impl Fn(&str) -> bool) -> usize {
+/// Kills every process whose variable `mark` has a value that is ours, in one sweep over the process table. Returns how many
+/// there were.
+pub fn kill_marked(mark: &str, is_ours: impl Fn(&str) -> bool) -> usize {
     wait_for_helpers(&is_ours);
-    kill_where(|environ| value_of(environ, MARK_RUN).is_some_and(&is_ours))
+    kill_where(|environ| value_of(environ, mark).is_some_and(&is_ours))
+}
+
+/// Whether there is a process whose variable `mark` has a value that is ours.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_marked(mark: &str, is_ours: impl Fn(&str) -> bool) -> bool {
+    all_pids().any(|pid| environ_of(pid).is_some_and(|found| value_of(&found, mark).is_some_and(&is_ours)))
 }
 
 /// The value of a variable in the contents of `/proc/PID/environ`.
@@ -235,10 +241,8 @@ fn signal_group(_: u32, _: Ending) {}
 fn wait_for_helpers(is_ours: &impl Fn(&str) -> bool) {
     const LOOK_INTERVAL: Duration = Duration::from_millis(10);
     const PATIENCE: Duration = Duration::from_secs(2);
-    let is_helper =
-        |pid: u32| environ_of(pid).is_some_and(|found| value_of(&found, MARK_HELPER).is_some_and(is_ours));
     let until = std::time::Instant::now() + PATIENCE;
-    while std::time::Instant::now() < until && all_pids().any(is_helper) {
+    while std::time::Instant::now() < until && is_marked(MARK_HELPER, is_ours) {
         std::thread::sleep(LOOK_INTERVAL);
     }
 }

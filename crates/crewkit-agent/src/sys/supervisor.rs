@@ -22,6 +22,8 @@ const CONTROL: &str = "--control";
 const UNCONFINED: &str = "--unconfined";
 /// Says that this is the second stage.
 const SECOND_STAGE: &str = "--second-stage";
+/// Says that the process is held for the next server; its directory follows.
+pub(crate) const HOLD: &str = "--hold";
 
 /// What the helper was told.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,9 +84,14 @@ pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     complain: &mut dyn FnMut(&str),
 ) -> u8 {
-    let ended = Order::read(arguments).and_then(|order| {
-        if order.second_stage { Err(imp::become_command(&order)) } else { imp::supervise(prefix, &order) }
-    });
+    let mut arguments = arguments.into_iter().peekable();
+    let ended = if arguments.next_if(|first| first == HOLD).is_some() {
+        arguments.next().ok_or(ConfineError::Usage).and_then(|dir| imp::hold(&dir))
+    } else {
+        Order::read(arguments).and_then(|order| {
+            if order.second_stage { Err(imp::become_command(&order)) } else { imp::supervise(prefix, &order) }
+        })
+    };
     ended.unwrap_or_else(|error| {
         complain(&error.to_string());
         NOT_RUN
@@ -111,8 +118,6 @@ mod imp {
 
     /// This program, whatever has become of its file.
     const MYSELF: &str = "/proc/self/exe";
-    /// Pauses between two looks for processes that are left; they grow from the first to the second.
-    const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(20)];
 
     /// Locks this process in and becomes the command; returns only if that failed.
     pub(super) fn become_command(order: &Order) -> ConfineError {
@@ -124,6 +129,13 @@ mod imp {
         let Some((program, arguments)) = order.command.split_first() else { return ConfineError::Usage };
         let source = Command::new(program).args(arguments).exec();
         ConfineError::Start { program: program.clone(), source }
+    }
+
+    /// Becomes the shim of the process that is ordered in `dir`.
+    pub(super) fn hold(dir: &std::ffi::OsStr) -> Result<u8, ConfineError> {
+        let held = crate::held::run_shim(std::path::Path::new(dir));
+        held.map(|()| 0)
+            .map_err(|error| ConfineError::Unavailable(format!("the process is not held: {error}")))
     }
 
     /// Starts the process and stays until nothing of it is left.
@@ -139,20 +151,20 @@ mod imp {
             .map_err(|error| broken("open files stay", &error))?;
         let leader = start(prefix, order)?;
         let leader = Pid::from_child(&leader);
-        hold_no_streams();
+        crate::sys::hold_no_streams();
         let watching = std::thread::Builder::new().spawn(move || {
             lifeline.watch(leader);
             // Nobody is left to work for. The other thread ends us when everything is gone.
             loop {
-                descendants::kill_all();
-                std::thread::sleep(PAUSES[1]);
+                descendants::signal_all(Signal::KILL);
+                std::thread::sleep(descendants::PAUSES[1]);
             }
         });
         if watching.is_err() {
             let _ = kill_process_group(leader, Signal::KILL);
         }
         let status = end_of(leader);
-        end_the_rest();
+        descendants::end_all(|_, _| {});
         Ok(end_like(status))
     }
 
@@ -219,14 +231,6 @@ mod imp {
         }
     }
 
-    /// Lets go of the streams, so that the reader sees their end when the process closes them.
-    fn hold_no_streams() {
-        let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
-        let _ = rustix::stdio::dup2_stdin(&null);
-        let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
-    }
-
     /// Waits for the leader to end; collects whatever else ends meanwhile.
     fn end_of(leader: Pid) -> Option<WaitStatus> {
         loop {
@@ -234,22 +238,6 @@ mod imp {
                 Ok(Some((pid, status))) if pid == leader => return Some(status),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return None,
-            }
-        }
-    }
-
-    /// Kills until there is nobody left. Whoever lost its parent is our child: without children there are no descendants.
-    fn end_the_rest() {
-        let mut pause = PAUSES[0];
-        loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
-                Ok(None) => {
-                    descendants::kill_all();
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSES[1]);
-                }
             }
         }
     }
@@ -281,6 +269,10 @@ mod imp {
 
     pub(super) fn become_command(_: &Order) -> ConfineError {
         ConfineError::Unavailable("not a Linux system".to_owned())
+    }
+
+    pub(super) fn hold(_: &std::ffi::OsStr) -> Result<u8, ConfineError> {
+        Err(ConfineError::Unavailable("not a Linux system".to_owned()))
     }
 
     pub(super) fn supervise(_: &[OsString], _: &Order) -> Result<u8, ConfineError> {

@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use crewkit_agent::driver::{Format, ProcessDriver, Stdin};
-use crewkit_agent::engine::Start;
-use crewkit_agent::{Engine, EventBody, RunSpec};
+use crewkit_agent::{EventBody, RunSpec};
 use crewkit_core::run::{RunStatus, StopReason};
 use crewkit_testkit::bins;
 use crewkit_testkit::model::Turn;
 
-use crate::support::{World, eventually, options};
+use crate::support::{World, eventually, is_alive};
 
 fn driver(scene: &str, argument: &str, format: Format) -> ProcessDriver {
     ProcessDriver {
@@ -147,14 +146,6 @@ fn pid_in(file: &Path) -> Option<u32> {
     std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok())
 }
 
-fn is_alive(pid: u32) -> bool {
-    // A zombie is dead; only its parent's bookkeeping is left.
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
-        state != Some('Z')
-    })
-}
-
 #[tokio::test]
 async fn a_stop_leaves_nothing_behind() {
     for scene in ["stubborn", "daemon"] {
@@ -195,33 +186,6 @@ async fn the_turns_and_tokens_of_a_driver_are_capped() {
             assert_eq!(status.turns, Some(4), "{scene}, {reason}");
         }
     }
-}
-
-#[tokio::test]
-async fn processes_of_a_dead_server_are_found_and_ended() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("pid");
-    let home = tempfile::tempdir().unwrap();
-    let mut opts = options(&home, "http://127.0.0.1:1/");
-    opts.settings_mut().drivers = vec![driver("daemon", file.to_str().unwrap(), Format::Text)];
-    let engine = Engine::open(opts.clone()).await.unwrap();
-    let run =
-        engine.start(Start { contract: "x".into(), spec: spec(), key: None, settings: None }).await.unwrap();
-    eventually("the daemon runs", || pid_in(&file).is_some()).await;
-    // Leave without saying goodbye to the run: its state stays `running` on disk. What a killed server leaves is
-    // played by a process that carries the run's mark and belongs to nobody.
-    let orphan = std::process::Command::new(bins::fake("fake-agent"))
-        .args(["sleeper", directory.path().join("orphan").to_str().unwrap()])
-        .env("CREWKIT_RUN", run.id.as_str())
-        .spawn();
-    orphan.unwrap().wait().unwrap();
-    eventually("the orphan runs", || pid_in(&directory.path().join("orphan")).is_some()).await;
-    engine.shutdown().await;
-    engine.closed().await;
-    let engine = Engine::open(opts).await.unwrap();
-    assert_eq!(engine.show(run.id.as_str()).unwrap().reason, Some(StopReason::ServerRestarted));
-    eventually("the orphan is gone", || !is_alive(pid_in(&directory.path().join("orphan")).unwrap())).await;
-    eventually("the daemon is gone", || !is_alive(pid_in(&file).unwrap())).await;
 }
 
 /// A driver that writes its environment to `env` in its working directory and stays, whatever it is asked.
@@ -309,7 +273,8 @@ fn holds(directory: &Path, bytes: &[u8]) -> bool {
         if path.is_dir() {
             return holds(&path, bytes);
         }
-        std::fs::read(&path).is_ok_and(|found| found.windows(bytes.len()).any(|part| part == bytes))
+        path.is_file()
+            && std::fs::read(&path).is_ok_and(|found| found.windows(bytes.len()).any(|part| part == bytes))
     })
 }
 

@@ -6,6 +6,7 @@ mod chat;
 #[cfg(target_os = "linux")]
 mod confine;
 mod drivers;
+mod held;
 mod kill;
 mod life;
 mod once;

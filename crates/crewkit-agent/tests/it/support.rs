@@ -121,3 +121,11 @@ pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
     };
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never happened: {what}"));
 }
+
+pub(crate) fn is_alive(pid: u32) -> bool {
+    // A zombie is dead; only its parent's bookkeeping is left.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+        state != Some('Z')
+    })
+}

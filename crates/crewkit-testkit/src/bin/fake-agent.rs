@@ -33,6 +33,7 @@ fn main() {
             let _ = writeln!(std::io::stderr(), "something broke: {argument}");
             exit(argument.parse().unwrap_or(1));
         }
+        "echo-input" => echo_input(),
         "flood" => flood(argument.parse().unwrap_or(1)),
         "long-line" => {
             println(&format!("{{\"type\":\"assistant\",\"message\":\"{}\"}}", "x".repeat(8 << 20)));
@@ -47,6 +48,14 @@ fn main() {
             exit(64);
         }
     }
+}
+
+/// Says what it hears, line by line, until there is no more; a line has ended when another begins.
+fn echo_input() {
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        println(&format!("heard {}: {line}", line.len()));
+    }
+    println("closed");
 }
 
 /// Tries every way out and says which are open.

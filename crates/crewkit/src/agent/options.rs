@@ -301,7 +301,7 @@ fn drivers(config: &Config) -> Result<Vec<ProcessDriver>, Failure> {
             command,
             stdin: word("stdin", "nothing")
                 .try_into()
-                .map_err(|_| wrong(&format!("{key}.stdin"), "must be nothing or contract"))?,
+                .map_err(|_| wrong(&format!("{key}.stdin"), "must be nothing, contract or open"))?,
             format: word("format", "text")
                 .try_into()
                 .map_err(|_| wrong(&format!("{key}.format"), "must be text, claude or codex"))?,

@@ -60,7 +60,13 @@ pub fn status(config: &Config, json: bool) -> Result<Exit, Failure> {
 pub fn stop(config: &Config, is_confirmed: bool, json: bool) -> Result<Exit, Failure> {
     super::runtime()?.block_on(async {
         let session = Session::open(config, Owner::Server, Source::Cli).await?;
-        let Some(server) = server::running(&config.home).await? else {
+        let mut server = server::running(&config.home).await?;
+        if server.is_none() && crewkit_agent::engine::has_held_processes(&config.home) {
+            // A server that was killed left them at work; another one, which this starts, ends them and records it.
+            session.newest_event().await?;
+            server = server::running(&config.home).await?;
+        }
+        let Some(server) = server else {
             let home = config.home.display();
             show(&json!({"stopped": false}), json, || format!("No server is running for {home}."));
             return Ok(Exit::Ok);

@@ -17,6 +17,8 @@ pub(crate) const DRIVERS: &str = r#"[agents.drivers.sleeper]
 command = ["sh", "-c", "touch ready; exec sleep 1000"]
 [agents.drivers.stubborn]
 command = ["sh", "-c", "trap 'touch asked' TERM; touch ready; while :; do sleep 0.1; done"]
+[agents.drivers.patient]
+command = ["sh", "-c", "echo $$ >> pids; echo begun; touch ready; while [ ! -e go ]; do sleep 0.02; done; echo finished"]
 "#;
 
 /// The process of the home's server.
@@ -404,6 +406,37 @@ fn ctrl_c_leaves_a_run_working_and_a_second_one_stops_it() {
     stop(home);
 }
 
+#[test]
+fn a_server_that_ends_leaves_the_process_of_a_run_to_the_next() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::KILL] {
+        let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (home, work) = (home.path(), work.path());
+        std::fs::write(home.join("crewkit.toml"), DRIVERS).unwrap();
+        let mut window = Window::open(home, &[]);
+        let wish = json!({"contract": "wait", "driver": "patient", "workdir": work});
+        let id = window.call("agent_start", &wish)["agent_id"].as_str().unwrap().to_owned();
+        wait_until("the driver works", || work.join("ready").exists());
+        let first = server(home);
+        kill_process(first, signal).unwrap();
+        wait_until("the server has ended", || {
+            !std::path::Path::new(&format!("/proc/{}", first.as_raw_nonzero())).exists()
+        });
+        assert_eq!(status_of(home, &id), "running", "{signal:?}");
+        assert_ne!(server(home), first, "{signal:?}");
+        std::fs::write(work.join("go"), "").unwrap();
+        wait_until("it completes", || status_of(home, &id) == "completed");
+        let output = window.call("agent_output", &json!({"agent_id": id})).to_string();
+        assert_eq!(
+            (output.matches("begun").count(), output.matches("finished").count()),
+            (1, 1),
+            "{signal:?}: {output}"
+        );
+        let pids = std::fs::read_to_string(work.join("pids")).unwrap();
+        assert_eq!(pids.lines().count(), 1, "{signal:?}: a second process ran");
+        stop(home);
+    }
+}
+
 /// Everything that this process has started and that is still there, by process, user and start time.
 fn descendants() -> Vec<String> {
     let mut found = vec![std::process::id()];
@@ -475,7 +508,7 @@ fn nothing_is_left_after_stop_whatever_was_ended_before() {
             continue;
         }
         for moment in [Moment::Working, Moment::BeingStopped, Moment::Resuming] {
-            for victim in ["mcp", "run", "server"] {
+            for victim in ["mcp", "run", "server", "serve"] {
                 let round = format!("{signal:?} of {victim}, {moment:?}");
                 let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
                 end_one(home.path(), work.path(), signal, moment, victim, &round);
@@ -489,6 +522,13 @@ fn nothing_is_left_after_stop_whatever_was_ended_before() {
 fn end_one(home: &Path, work: &Path, signal: Signal, moment: Moment, victim: &str, round: &str) {
     std::fs::write(home.join("crewkit.toml"), DRIVERS).unwrap();
     let driver = if moment == Moment::BeingStopped { "stubborn" } else { "sleeper" };
+    let serving = (victim == "serve").then(|| {
+        let mut command = crewkit(home);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        wait_until(&format!("{round}: it serves"), || record(home).is_some());
+        child
+    });
     let mut window = Window::open(home, &[]);
     let followed = (victim == "run").then(|| Followed::run(home, work, driver));
     let id = if followed.is_some() {
@@ -531,7 +571,11 @@ fn end_one(home: &Path, work: &Path, signal: Signal, moment: Moment, victim: &st
     if let Some(mut stopping) = stopping {
         stopping.wait().unwrap();
     }
-    if victim != "server" && moment == Moment::Working {
+    if let Some(mut serving) = serving {
+        serving.wait().unwrap();
+    }
+    // The end of a client or of the server ends no work.
+    if moment == Moment::Working {
         assert_eq!(status_of(home, id.as_str().unwrap()), "running", "{round}");
     }
 }
