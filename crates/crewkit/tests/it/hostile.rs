@@ -445,7 +445,7 @@ async fn nothing_of_a_driver_outlives_its_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_outlives_a_server_that_is_killed() {
+async fn a_server_that_is_killed_leaves_drivers_alone_and_stop_ends_them() {
     let mut range = Range::new(Where::Default).await;
     let work = range.work.path().to_owned();
     let mut ready = vec![work.join("driver/ready")];
@@ -463,6 +463,10 @@ async fn nothing_outlives_a_server_that_is_killed() {
     assert!(processes_in(&work).len() >= 4);
     range.served.child.kill().unwrap();
     range.served.child.wait().unwrap();
+    eventually("nothing is left of the command", || processes_in(&work.join("loop")).is_empty()).await;
+    assert!(!processes_in(&work.join("driver")).is_empty(), "the driver is held for the next server");
+    let (code, _, err) = output(crewkit(range.home.path()).args(["stop", "--yes"]));
+    assert_eq!(code, 0, "{err}");
     eventually("nothing is left", || processes_in(&work).is_empty()).await;
 }
 
