@@ -90,6 +90,15 @@ struct Range {
     abroad: Vec<Listener>,
 }
 
+impl Drop for Range {
+    fn drop(&mut self) {
+        // Drivers outlive a server that is killed; those of a test end with it.
+        let _ = self.served.child.kill();
+        let _ = self.served.child.wait();
+        let _ = crewkit(self.home.path()).args(["stop", "--yes"]).output();
+    }
+}
+
 /// Somebody who must not be spoken to.
 enum Listener {
     Stream(UnixListener),
