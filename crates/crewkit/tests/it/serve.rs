@@ -74,5 +74,5 @@ async fn the_token_is_made_once_kept_private_and_asked_for() {
     let mut command = crate::support::crewkit(home.path());
     let (code, _, err) = output(command.args(["serve", "--listen", "127.0.0.1:0", "--auth"]));
     assert_eq!(code, 1);
-    assert!(err.contains("others can read the token"), "{err}");
+    assert!(err.contains("others can read it (mode 644)"), "{err}");
 }
