@@ -19,13 +19,13 @@ use world::World;
 const GOALS: &[(&str, f64)] = &[
     ("plan, nothing to do", 10.0),
     ("status", 8.0),
-    ("plan over MCP, per call", 15.0),
+    ("plan over MCP, per call", 12.0),
     ("deploy, first", 3.0),
     ("deploy, one file changed", 8.0),
-    ("peak memory of plan", 2.0),
-    ("peak memory of status", 2.0),
-    ("peak memory of first deploy", 2.0),
-    ("peak memory of one-file deploy", 2.0),
+    ("peak memory of plan", 1.5),
+    ("peak memory of status", 1.5),
+    ("peak memory of first deploy", 1.5),
+    ("peak memory of one-file deploy", 1.5),
 ];
 
 /// How many times as many skills the cost per file is looked at with.
