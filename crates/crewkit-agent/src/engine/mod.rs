@@ -162,33 +162,44 @@ fn sweep(store: &Store, options: &Options) {
         let run = RunId::from_str(run).ok()?;
         Some(store.memory().get(&run)?.record())
     };
-    let is_held = |run: &str| record(run).is_some_and(|record| held_in(options, &record).is_some());
-    let killed = crate::sys::kill_marked(MARK_RUN, |run| record(run).is_some() && !is_held(run));
+    let killed = crate::sys::kill_marked(MARK_RUN, |run| {
+        record(run).is_some_and(|record| held_in(options, &record).is_none())
+    });
     if killed > 0 {
         tracing::warn!(killed, "processes that the last server left behind were ended");
     }
-    let entries = |name: &str| {
-        let entries = std::fs::read_dir(options.directory().join(name)).into_iter().flatten().flatten();
-        entries.filter_map(|entry| Some((entry.file_name().to_str()?.to_owned(), entry.path())))
+    for directory in not_held(store, options) {
+        attempts_in(&directory).for_each(|attempt| crate::held::end_left(&attempt));
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    for entry in std::fs::read_dir(options.directory().join("work")).into_iter().flatten().flatten() {
+        let run = entry.file_name().to_str().and_then(|name| RunId::from_str(name).ok());
+        if run.is_some_and(|run| store.memory().get(&run).is_none()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Directories of processes that no attempt at work has.
+fn not_held(store: &Store, options: &Options) -> Vec<PathBuf> {
+    let runs = std::fs::read_dir(options.directory().join("processes")).into_iter().flatten().flatten();
+    let is_held = |name: &str| {
+        let entry = RunId::from_str(name).ok().and_then(|run| store.memory().get(&run));
+        entry.is_some_and(|entry| held_in(options, &entry.record()).is_some())
     };
-    for (run, directory) in entries("processes") {
-        if !is_held(&run) {
-            let attempts = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-            attempts.for_each(|attempt| crate::held::end_left(&attempt.path()));
-            let _ = std::fs::remove_dir_all(directory);
-        }
-    }
-    for (run, directory) in entries("work") {
-        if RunId::from_str(&run).is_ok() && record(&run).is_none() {
-            let _ = std::fs::remove_dir_all(directory);
-        }
-    }
+    runs.filter(|run| !run.file_name().to_str().is_some_and(is_held)).map(|run| run.path()).collect()
+}
+
+/// Where server and shim met for each attempt of a run.
+fn attempts_in(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let attempts = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    attempts.map(|attempt| attempt.path())
 }
 
 /// Whether processes of runs are held in a home, or have ended since its last server did.
 pub fn has_held_processes(home: &Path) -> bool {
     let runs = std::fs::read_dir(Options::new(home).directory().join("processes")).into_iter().flatten();
-    runs.flatten().flat_map(|run| std::fs::read_dir(run.path()).into_iter().flatten()).next().is_some()
+    runs.flatten().any(|run| attempts_in(&run.path()).next().is_some())
 }
 
 /// Where server and shim meet, if the run's attempt is at work and has a process that is held.
@@ -388,6 +399,16 @@ impl Engine {
         self.shared.shutdown.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        // What was stopped a moment ago ends, although nobody waits for it any more.
+        let shared = Arc::clone(&self.shared);
+        let told = self.shared.runtime.spawn_blocking(move || {
+            let stopped = not_held(&shared.store, &shared.options);
+            stopped
+                .iter()
+                .flat_map(|run| attempts_in(run))
+                .for_each(|attempt| crate::held::ask_to_end(&attempt));
+        });
+        let _ = told.await;
     }
 
     /// Creates a run and queues it; returns once that is on disk. The supervisor carries it out.

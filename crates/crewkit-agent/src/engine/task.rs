@@ -109,13 +109,8 @@ impl Engine {
                 reason: StopReason::Internal,
                 error: "the agent broke by a fault of crewkit; the log has the details".to_owned(),
             }),
-            () = self.shared.shutdown.cancelled() => {
-                // The next process goes on with what is recorded as running; what was stopped has to end without it.
-                if attempt.stop.is_cancelled() {
-                    crate::held::ask_to_end(&meeting);
-                }
-                return;
-            }
+            // The next process goes on with what is recorded as running.
+            () = self.shared.shutdown.cancelled() => return,
         };
         lock(&attempt.entry.speaking).clear();
         let left = meeting.clone();

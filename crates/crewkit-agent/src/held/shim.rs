@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,6 +22,8 @@ use crate::sys::{ProcessId, descendants};
 
 /// How long output may still arrive once every process is gone.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often the shim looks whether its directory is still there.
+const DIRECTORY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest line of standard error; of a longer one the beginning is kept.
 const COMPLAINT_BYTES: u64 = 4096;
 
@@ -64,6 +67,12 @@ pub(crate) fn run(dir: &Path) -> io::Result<()> {
         how: status.map_or_else(|| "an unknown end".to_owned(), describe),
     };
     write_whole(&files.exit(), &exit)
+}
+
+/// Whether the directory of the order, in which the shim was started, has been deleted: then no server can ever find the child.
+/// A directory that is moved, or whose file system is away, is still linked.
+fn is_directory_deleted() -> bool {
+    std::fs::metadata(".").is_ok_and(|directory| directory.nlink() == 0)
 }
 
 fn say_ready() -> io::Result<()> {
@@ -206,21 +215,29 @@ impl Holder {
         let seconds = Duration::from_secs(self.order.seconds);
         let over_at = (!seconds.is_zero()).then(|| Instant::now() + seconds);
         let mut asked: Option<(Ending, Instant)> = None;
+        let mut checked = Instant::now();
         loop {
             let told = self.words();
             self.reap();
             let now = Instant::now();
+            let is_check_due = now >= checked + DIRECTORY_CHECK_INTERVAL;
+            if is_check_due {
+                checked = now;
+            }
             match asked {
                 _ if self.status.is_some() => return asked.map_or(Ending::Exited, |(ending, _)| ending),
                 _ if told.contains(&word::KILL) => return Ending::Stopped,
                 Some((ending, kill_at)) if now >= kill_at => return ending,
                 None if told.contains(&word::STOP) => asked = Some(self.ask(Ending::Stopped)),
                 None if over_at.is_some_and(|over| now >= over) => asked = Some(self.ask(Ending::OutOfTime)),
+                None if is_check_due && is_directory_deleted() => asked = Some(self.ask(Ending::Stopped)),
                 _ => {}
             }
             let is_full = self.feed();
             let next = asked.map(|(_, kill_at)| kill_at).or(over_at);
-            self.listen(is_full, next.map(|at| at.saturating_duration_since(Instant::now())));
+            let check = checked + DIRECTORY_CHECK_INTERVAL;
+            let next = next.map_or(check, |at| at.min(check));
+            self.listen(is_full, Some(next.saturating_duration_since(Instant::now())));
         }
     }
 

@@ -341,3 +341,25 @@ async fn what_belongs_to_runs_that_are_over_is_ended_and_removed_at_the_start() 
     engine.delete(&id).await.unwrap();
     eventually("it is gone", || !is_alive(house.pid()) && !left_in(house.home.path())).await;
 }
+
+#[tokio::test]
+async fn a_stop_right_before_the_server_ends_reaches_the_process() {
+    let house = House::new("at up; exec sleep 1000", Format::Text, Stdin::Nothing);
+    let engine = house.open().await;
+    let id = house.start(&engine, RunSpec::default()).await;
+    house.until_there("up").await;
+    engine.stop(&id).await.unwrap();
+    close(engine).await;
+    eventually("the process has ended", || !is_alive(house.pid())).await;
+}
+
+#[tokio::test]
+async fn a_process_whose_home_was_deleted_ends() {
+    let house = House::new("at up; exec sleep 1000", Format::Text, Stdin::Nothing);
+    let engine = house.open().await;
+    house.start(&engine, RunSpec::default()).await;
+    house.until_there("up").await;
+    close(engine).await;
+    std::fs::remove_dir_all(house.home.path()).unwrap();
+    eventually("the process has ended", || !is_alive(house.pid())).await;
+}
