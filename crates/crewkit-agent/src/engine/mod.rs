@@ -445,6 +445,12 @@ impl Engine {
         Ok(self.shared.store.create(new).await?)
     }
 
+    /// What a run shall do.
+    pub async fn contract(&self, id: &RunId) -> Result<String, Error> {
+        let contract = self.shared.store.reader().contract(id).await?;
+        Ok(contract.ok_or_else(|| StoreError::Unknown(id.clone()))?)
+    }
+
     /// Gives a waiting run another contract.
     pub async fn set_contract(&self, id: &str, contract: String) -> Result<Arc<RunRecord>, Error> {
         self.check_length(&contract)?;
@@ -455,7 +461,7 @@ impl Engine {
     /// Starts a waiting run.
     pub async fn start_ready(&self, id: &str) -> Result<Arc<RunRecord>, Error> {
         let record = self.record(id)?;
-        self.check_contract(&record.contract)?;
+        self.check_contract(&self.contract(&record.id).await?)?;
         self.begin(&record, Move::Start).await
     }
 

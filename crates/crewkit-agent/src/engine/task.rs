@@ -210,13 +210,21 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(error) => return End::Stopped { reason: StopReason::DriverFailed, error: error.to_string() },
         };
-        match &executor {
-            Executor::Process(driver) => self.run_process(attempt, &executors, driver, &transcript).await,
-            Executor::Loop(model) => match self.run_loop(attempt, &executors, &**model, &transcript).await {
-                Ok(end) => end,
-                Err(Error::Store(error)) => TranscriptError::from(error).into(),
-                Err(error) => End::Stopped { reason: StopReason::Internal, error: error.to_string() },
-            },
+        let working = async {
+            let contract = self.contract(&record.id).await?;
+            match &executor {
+                Executor::Process(driver) => {
+                    Ok(self.run_process(attempt, &executors, driver, &contract, &transcript).await)
+                }
+                Executor::Loop(model) => {
+                    self.run_loop(attempt, &executors, &**model, &contract, &transcript).await
+                }
+            }
+        };
+        match working.await {
+            Ok(end) => end,
+            Err(Error::Store(error)) => TranscriptError::from(error).into(),
+            Err(error) => End::Stopped { reason: StopReason::Internal, error: error.to_string() },
         }
     }
 
@@ -225,6 +233,7 @@ impl Engine {
         attempt: &Attempt,
         executors: &Executors,
         model: &dyn Model,
+        contract: &str,
         transcript: &dyn Transcript,
     ) -> Result<End, Error> {
         let (record, limits) = (&attempt.record, &self.shared.options.limits);
@@ -257,7 +266,7 @@ impl Engine {
         let assignment = Assignment {
             goal: Goal::Contract(Contract {
                 id: &record.id,
-                text: &record.contract,
+                text: contract,
                 workdir: workdir.as_deref(),
                 max_payload: limits.agent_payload_bytes,
             }),
@@ -290,6 +299,7 @@ impl Engine {
         attempt: &Attempt,
         executors: &Executors,
         driver: &ProcessDriver,
+        contract: &str,
         transcript: &StoreTranscript,
     ) -> End {
         let (record, options) = (&attempt.record, &self.shared.options);
@@ -317,7 +327,7 @@ impl Engine {
         let identity = issued.variables(options.server_socket.as_deref());
         let errand = Errand {
             id: &record.id,
-            contract: &record.contract,
+            contract,
             workdir: &workdir,
             meeting: &self.meeting_of(record),
             environment: &executors.settings.environment,

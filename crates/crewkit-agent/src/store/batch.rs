@@ -12,20 +12,20 @@ use rusqlite::{Connection, params};
 
 use super::documents;
 use super::load::phase_text;
-use super::memory::{History, Queue};
+use super::memory::{CONTRACT_START_CHARS, History, Queue};
 use super::{
     Ack, Begin, Change, Effect, Memory, NewEvent, NewRun, Progress, PruneRule, RunRecord, StoreError,
 };
 use crate::event::{Event, EventBody, Usage};
 
 /// A run as it will be.
-#[expect(clippy::struct_excessive_bools, reason = "each is a change that is written by itself")]
 struct Draft {
     record: RunRecord,
     events: Vec<Arc<Event>>,
     row: Row,
     history: History,
-    contract_changed: bool,
+    /// A new contract.
+    contract: Option<Arc<str>>,
     settings_changed: bool,
     /// Whether the transcript grew by something that no event tells yet.
     has_output: bool,
@@ -85,7 +85,7 @@ impl<'a> Batch<'a> {
                 events: Vec::new(),
                 row: Row::Update,
                 history: History::Kept,
-                contract_changed: false,
+                contract: None,
                 settings_changed: false,
                 has_output: false,
                 moved: false,
@@ -110,7 +110,7 @@ impl<'a> Batch<'a> {
         }
         let record = RunRecord {
             id: new.id.clone(),
-            contract: new.contract,
+            contract_start: start_of(&new.contract),
             spec: Arc::new(new.spec),
             created_at: self.now,
             state: RunState::Ready,
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
             events: Vec::new(),
             row: Row::Insert,
             history: History::Kept,
-            contract_changed: false,
+            contract: Some(new.contract),
             settings_changed: true,
             has_output: false,
             moved: false,
@@ -153,8 +153,8 @@ impl<'a> Batch<'a> {
         if status != RunStatus::Ready {
             return Err(crewkit_core::run::IllegalMove { verb: "give a new contract to", status }.into());
         }
-        draft.record.contract = contract;
-        draft.contract_changed = true;
+        draft.record.contract_start = start_of(&contract);
+        draft.contract = Some(contract);
         Ok(Ack { effect: Effect::Done, record: Arc::new(draft.record.clone()) })
     }
 
@@ -254,6 +254,12 @@ impl<'a> Batch<'a> {
         }
         moved
     }
+}
+
+/// What is kept in memory of a contract.
+fn start_of(contract: &str) -> Arc<str> {
+    let end = contract.char_indices().nth(CONTRACT_START_CHARS as usize).map_or(contract.len(), |(at, _)| at);
+    contract[..end].into()
 }
 
 impl Draft {
@@ -437,25 +443,19 @@ impl Draft {
         let mut insert = connection.prepare_cached(
             "INSERT INTO runs (id, contract, spec, created_at, idempotency, status, attempt, turns,
                  input_tokens, output_tokens, last_seq)
-             VALUES (?1, ?2, ?3, ?4, ?5, 'ready', 1, 0, 0, 0, 0)",
+             VALUES (?1, '', ?2, ?3, ?4, 'ready', 1, 0, 0, 0, 0)",
         )?;
         let key = record.idempotency.as_deref();
-        insert.execute(params![
-            record.id.as_str(),
-            &*record.contract,
-            spec,
-            sql(record.created_at.millis()),
-            key
-        ])?;
+        insert.execute(params![record.id.as_str(), spec, sql(record.created_at.millis()), key])?;
         Ok(())
     }
 
     fn update(&self, connection: &Connection) -> rusqlite::Result<()> {
         let record = &self.record;
         let id = record.id.as_str();
-        if self.contract_changed {
+        if let Some(contract) = &self.contract {
             let mut update = connection.prepare_cached("UPDATE runs SET contract = ?2 WHERE id = ?1")?;
-            update.execute(params![id, &*record.contract])?;
+            update.execute(params![id, &**contract])?;
         }
         let mut update = connection.prepare_cached(
             "UPDATE runs SET status = ?2, started_at = ?3, ended_at = ?4, stop_reason = ?5, attempt = ?6,

@@ -8,6 +8,7 @@ use crewkit_core::run::{Phase, RunId, RunState, RunStatus, StopReason};
 use rusqlite::Row;
 
 use super::documents::forget_settings;
+use super::memory::CONTRACT_START_CHARS;
 use super::schema::Opened;
 use super::{FileFault, Memory, PayloadInfo, RunRecord, StoreError};
 use crate::event::Usage;
@@ -21,14 +22,14 @@ pub(super) fn load(opened: &Opened, memory: &Memory) -> Result<Vec<RunId>, Store
     let mut select = opened
         .writer
         .prepare(
-            "SELECT id, contract, spec, created_at, idempotency, status, started_at, ended_at, stop_reason,
+            "SELECT id, substr(contract, 1, ?1), spec, created_at, idempotency, status, started_at, ended_at, stop_reason,
                  attempt, summary, error, payload_upload, payload_size, payload_gzip, payload_etag,
                  turns, input_tokens, output_tokens, last_seq, phase, queue_order, resumed, restarts, settings,
                  progress
              FROM runs ORDER BY id",
         )
         .map_err(of)?;
-    let mut rows = select.query([]).map_err(of)?;
+    let mut rows = select.query([CONTRACT_START_CHARS]).map_err(of)?;
     while let Some(row) = rows.next().map_err(of)? {
         let record = record_of(row, &settings).map_err(|what| match what {
             Unreadable::Sqlite(source) => of(source),
@@ -108,7 +109,7 @@ fn record_of(row: &Row<'_>, known: &SettingsById) -> Result<RunRecord, Unreadabl
     let settings: Option<String> = row.get(24)?;
     Ok(RunRecord {
         id,
-        contract: text(row, 1)?.unwrap_or_default(),
+        contract_start: text(row, 1)?.unwrap_or_default(),
         spec: Arc::new(spec),
         created_at: Timestamp::from_millis(count(row, 3)?),
         idempotency: text(row, 4)?,

@@ -19,6 +19,8 @@ use crate::sync::{lock, read, write};
 /// Newest entries of a transcript kept in memory, for previews and for viewers that keep up.
 const TAIL_ENTRIES: usize = 16;
 const TAIL_BYTES: usize = 16 * 1024;
+/// Characters of a contract kept in memory, for lists.
+pub(super) const CONTRACT_START_CHARS: u32 = 240;
 
 /// Which slots a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -82,8 +84,8 @@ pub struct PayloadInfo {
 pub struct RunRecord {
     /// Its id.
     pub id: RunId,
-    /// What it shall do.
-    pub contract: Arc<str>,
+    /// The beginning of what it shall do; the whole of it is on disk.
+    pub contract_start: Arc<str>,
     /// How.
     pub spec: Arc<RunSpec>,
     /// When it was created.
@@ -212,6 +214,10 @@ impl Entry {
             let mut bytes: usize = tail.iter().map(|event| event.body.weight()).sum();
             while tail.len() > TAIL_ENTRIES || (bytes > TAIL_BYTES && tail.len() > 1) {
                 bytes -= tail.pop_front().map_or(0, |event| event.body.weight());
+            }
+            if pulse.ended {
+                // Nobody follows it any more; who looks at it reads from disk.
+                *tail = VecDeque::new();
             }
         }
         self.pulse.send_replace(pulse);

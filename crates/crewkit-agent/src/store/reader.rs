@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::{Bytes, BytesMut};
 use crewkit_core::Timestamp;
 use crewkit_core::run::RunId;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::batch::sql;
 use super::schema::connect;
@@ -88,6 +88,16 @@ impl Reader {
     /// A part of the event log; `None` if some of it is no longer kept.
     pub(crate) async fn event_log(&self, after: u64, limit: usize) -> Result<Option<EventPage>, StoreError> {
         self.query(move |connection| events::page(connection, after, limit)).await
+    }
+
+    /// What a run shall do. Returns `None` if the run was deleted.
+    pub(crate) async fn contract(&self, id: &RunId) -> Result<Option<String>, StoreError> {
+        let id = id.clone();
+        self.query(move |connection| {
+            let mut select = connection.prepare_cached("SELECT contract FROM runs WHERE id = ?1")?;
+            select.query_row([id.as_str()], |row| row.get(0)).optional()
+        })
+        .await
     }
 
     /// The compressed bytes of a payload.

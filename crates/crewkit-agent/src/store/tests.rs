@@ -65,7 +65,7 @@ async fn a_full_disk_refuses_writes_keeps_reads_and_recovers_by_itself() {
     // Nothing of the refused run is visible, and everything else still is.
     assert!(store.get(&id(created.len())).is_err());
     for id in &created {
-        assert_eq!(store.get(id).unwrap().record().contract.len(), 8000);
+        assert_eq!(store.reader().contract(id).await.unwrap().unwrap(), *contract);
         assert_eq!(store.reader().events(id, 0, 10).await.unwrap().len(), 1);
     }
     for id in created.drain(..3) {

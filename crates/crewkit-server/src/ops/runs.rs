@@ -628,7 +628,7 @@ async fn list(call: Call, input: ListRuns) -> Result<RunList, Error> {
 }
 
 fn summary(record: &RunRecord) -> RunSummary {
-    let mut contract: String = record.contract.chars().take(LISTED_CONTRACT_CHARS + 1).collect();
+    let mut contract: String = record.contract_start.chars().take(LISTED_CONTRACT_CHARS + 1).collect();
     cut(&mut contract, LISTED_CONTRACT_CHARS);
     RunSummary {
         id: record.id.to_string(),
@@ -652,10 +652,11 @@ async fn show(call: Call, input: ShowRun) -> Result<RunShown, Error> {
         rows.extend(output.filter(|row| row.kind != "status"));
         after = page.next;
     }
+    let contract = engine.contract(&record.id).await?;
     Ok(RunShown {
         status: engine.show(&input.run_id)?,
         id: record.id.to_string(),
-        contract: record.contract.to_string(),
+        contract,
         created_at: record.created_at,
         output: input.output.unwrap_or(false).then_some(rows),
     })

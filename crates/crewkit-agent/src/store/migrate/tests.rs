@@ -47,7 +47,7 @@ async fn check(home: &Path) {
     let store = recovered.store.clone();
     let records: Vec<_> = store.memory().all().iter().map(|entry| entry.record()).collect();
     let told: Vec<(&str, &str)> =
-        records.iter().map(|run| (&*run.contract, run.state.status().as_str())).collect();
+        records.iter().map(|run| (&*run.contract_start, run.state.status().as_str())).collect();
     assert_eq!(
         told,
         [

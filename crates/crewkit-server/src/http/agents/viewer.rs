@@ -40,15 +40,21 @@ async fn view(
     connection: Connection,
 ) {
     let (mut sender, mut receiver) = socket.split();
-    let (record, mut subscription) = match (engine.record(&id), engine.subscribe(&id, 0)) {
-        (Ok(record), Ok(subscription)) => (record, subscription),
-        (Err(error), _) | (_, Err(error)) => {
+    let opened = async {
+        let record = engine.record(&id)?;
+        let contract = engine.contract(&record.id).await?;
+        Ok::<_, Error>((record, contract, engine.subscribe(&id, 0)?))
+    };
+    let (record, contract, mut subscription) = match opened.await {
+        Ok(opened) => opened,
+        Err(error) => {
             let _ = sender.send(text(&failed(&error))).await;
             let _ = sender.send(Message::Close(None)).await;
             return;
         }
     };
-    let init = json!({"type": "init", "id": record.id, "status": record.state.status(), "contract": &*record.contract});
+    let init =
+        json!({"type": "init", "id": record.id, "status": record.state.status(), "contract": contract});
     if sender.send(text(&init)).await.is_err() {
         return;
     }
