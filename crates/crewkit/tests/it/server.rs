@@ -69,8 +69,12 @@ pub(crate) fn signal(pid: u32, signal: rustix::process::Signal) {
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    // A process that is killed has its locks until its last thread is gone; its first one can be a zombie before that.
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    let mut states =
+        texts.filter_map(|text| text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()));
+    states.any(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// One request over the socket of the home.
