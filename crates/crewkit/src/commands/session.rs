@@ -34,8 +34,8 @@ pub enum Owner {
 impl Owner {
     /// Who carries out the operations of `mcp` and `run`.
     ///
-    /// A job of a CI system and the first process of a container leave nothing behind that outlives them. Without Unix
-    /// sockets there is no server to connect to.
+    /// A job of a CI system and the first process of a container start no server that outlives them. Without Unix sockets
+    /// there is no server to connect to.
     pub fn of_long_command(config: &Config, in_process: bool) -> Self {
         let is_ci = std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "false" | "0"));
         if in_process {
