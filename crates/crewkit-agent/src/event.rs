@@ -14,7 +14,7 @@ pub(crate) const PREVIEW_CHARS: usize = 200;
 const CALL_LINE_CHARS: usize = 77;
 
 /// One entry of a run's transcript.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Event {
     /// Position in the run, from 1, without holes, growing across restarts.
     pub seq: u64,
@@ -26,7 +26,7 @@ pub struct Event {
 }
 
 /// The content of an entry.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
     /// The run moved to another state.
@@ -141,7 +141,7 @@ impl EventBody {
 }
 
 /// A tool call of the model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ToolCall {
     /// Unique within its conversation.
     pub id: String,
@@ -176,7 +176,7 @@ pub(crate) fn cut(text: &str, characters: usize) -> String {
 }
 
 /// Tokens, as the model's server counted them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Usage {
     /// Tokens read.
     pub input_tokens: u64,

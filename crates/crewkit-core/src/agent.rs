@@ -1,73 +1,41 @@
-//! The life of a fleet agent: its statuses, which may follow which, and what it may be called.
+//! The life of a fleet agent: its statuses, and what it may be called.
 //!
-//! Backends derive a status from evidence; this module only knows the words and the rules between them.
+//! Backends derive a status from evidence; this module only knows the words.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use crate::words::words;
 
-/// Where an agent is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AgentStatus {
-    /// The workspace waits to be provisioned.
-    Pending,
-    /// The workspace, or the agent in it, is starting.
-    Starting,
-    /// The agent works on a task.
-    Busy,
-    /// The agent is ready for work.
-    Idle,
-    /// The workspace is shutting down.
-    Stopping,
-    /// The workspace is stopped.
-    Stopped,
-    /// Provisioning or the agent itself failed.
-    Failed,
-    /// An operation on the workspace is being canceled.
-    Canceling,
-    /// An operation on the workspace was canceled.
-    Canceled,
-    /// The workspace is being deleted.
-    Deleting,
-    /// The workspace has been deleted.
-    Deleted,
+words! {
+    /// Where an agent is in its life.
+    AgentStatus {
+        /// The workspace waits to be provisioned.
+        Pending = "pending",
+        /// The workspace, or the agent in it, is starting.
+        Starting = "starting",
+        /// The agent works on a task.
+        Busy = "busy",
+        /// The agent is ready for work.
+        Idle = "idle",
+        /// The workspace is shutting down.
+        Stopping = "stopping",
+        /// The workspace is stopped.
+        Stopped = "stopped",
+        /// Provisioning or the agent itself failed.
+        Failed = "failed",
+        /// An operation on the workspace is being canceled.
+        Canceling = "canceling",
+        /// An operation on the workspace was canceled.
+        Canceled = "canceled",
+        /// The workspace is being deleted.
+        Deleting = "deleting",
+        /// The workspace has been deleted.
+        Deleted = "deleted",
+    }
 }
 
 impl AgentStatus {
-    /// Every status, in the order of a life.
-    pub const ALL: [Self; 11] = [
-        Self::Pending,
-        Self::Starting,
-        Self::Busy,
-        Self::Idle,
-        Self::Stopping,
-        Self::Stopped,
-        Self::Failed,
-        Self::Canceling,
-        Self::Canceled,
-        Self::Deleting,
-        Self::Deleted,
-    ];
-
-    /// The word in answers.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Starting => "starting",
-            Self::Busy => "busy",
-            Self::Idle => "idle",
-            Self::Stopping => "stopping",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-            Self::Canceling => "canceling",
-            Self::Canceled => "canceled",
-            Self::Deleting => "deleting",
-            Self::Deleted => "deleted",
-        }
-    }
-
     /// The status in three words: busy, idle, or neither.
     pub const fn availability(self) -> Availability {
         match self {
@@ -75,36 +43,6 @@ impl AgentStatus {
             Self::Idle => Availability::Idle,
             _ => Availability::Offline,
         }
-    }
-
-    /// Whether an agent in this status may be seen in `next` afterwards without having been replaced.
-    ///
-    /// A status that stays is no move. Observers may miss steps, so this is what a backend checks before it *makes*
-    /// a move, not before it believes what it sees.
-    pub const fn may_become(self, next: Self) -> bool {
-        use AgentStatus::{
-            Busy, Canceled, Canceling, Deleted, Deleting, Failed, Idle, Pending, Starting, Stopped, Stopping,
-        };
-        match (self, next) {
-            // Nothing comes after the end, and deleting only ends, breaks, or is called off.
-            (Deleted, _) => false,
-            (Deleting, _) => matches!(next, Deleted | Failed | Canceling),
-            // Deletion is forceful: it is allowed from everywhere else.
-            (_, Deleting) => true,
-            (Pending, _) => matches!(next, Starting | Stopping | Failed | Canceling | Canceled),
-            (Starting, _) => matches!(next, Busy | Idle | Failed | Canceling | Stopping),
-            (Busy, _) => matches!(next, Idle | Stopping | Failed | Starting),
-            (Idle, _) => matches!(next, Busy | Stopping | Failed | Starting),
-            (Stopping, _) => matches!(next, Stopped | Failed | Canceling),
-            (Stopped | Failed | Canceled, _) => matches!(next, Pending | Starting | Stopping),
-            (Canceling, _) => matches!(next, Canceled | Failed),
-        }
-    }
-}
-
-impl fmt::Display for AgentStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 
@@ -124,28 +62,19 @@ impl FromStr for AgentStatus {
     }
 }
 
-/// Whether an agent can be talked to, and whether it is free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Availability {
-    /// Works on a task.
-    Busy,
-    /// Ready for a task.
-    Idle,
-    /// Its workspace is not running, or nobody answers in it.
-    Offline,
+words! {
+    /// Whether an agent can be talked to, and whether it is free.
+    Availability {
+        /// Works on a task.
+        Busy = "busy",
+        /// Ready for a task.
+        Idle = "idle",
+        /// Its workspace is not running, or nobody answers in it.
+        Offline = "offline",
+    }
 }
 
 impl Availability {
-    /// The word in answers.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Busy => "busy",
-            Self::Idle => "idle",
-            Self::Offline => "offline",
-        }
-    }
-
     /// Whether the agent can be talked to.
     pub const fn is_online(self) -> bool {
         !matches!(self, Self::Offline)
@@ -255,42 +184,6 @@ mod tests {
     fn only_busy_and_idle_are_online() {
         let online: Vec<_> = AgentStatus::ALL.into_iter().filter(|s| s.availability().is_online()).collect();
         assert_eq!(online, [AgentStatus::Busy, AgentStatus::Idle]);
-    }
-
-    #[test]
-    fn moves_follow_the_life_of_an_agent() {
-        use AgentStatus::{Busy, Deleted, Deleting, Failed, Idle, Pending, Starting, Stopped, Stopping};
-        let allowed = [
-            (Pending, Starting),
-            (Starting, Busy),
-            (Busy, Idle),
-            (Idle, Busy),
-            (Idle, Stopping),
-            (Stopping, Stopped),
-            (Stopped, Starting),
-            (Busy, Failed),
-            (Busy, Deleting),
-            (Deleting, Deleted),
-        ];
-        for (from, to) in allowed {
-            assert!(from.may_become(to), "{from} -> {to}");
-        }
-        let forbidden = [
-            (Deleted, Starting),
-            (Deleted, Deleting),
-            (Deleting, Idle),
-            (Stopped, Busy),
-            (Pending, Idle),
-            (Stopping, Busy),
-        ];
-        for (from, to) in forbidden {
-            assert!(!from.may_become(to), "{from} -> {to}");
-        }
-        for status in AgentStatus::ALL {
-            assert!(!status.may_become(status), "{status} to itself is no move");
-            let deletable = !matches!(status, Deleted | Deleting);
-            assert_eq!(status.may_become(Deleting), deletable, "{status} -> deleting");
-        }
     }
 
     #[test]

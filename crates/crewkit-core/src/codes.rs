@@ -4,12 +4,16 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 macro_rules! codes {
     ($( $section:literal { $( $variant:ident = $text:literal, $status:literal, $meaning:literal, $next:literal; )+ } )+) => {
         /// A stable error code: its text never changes once released.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+        #[schemars(with = "String")]
         #[non_exhaustive]
-        pub enum Code { $($( #[doc = $meaning] $variant, )+)+ }
+        pub enum Code { $($( #[doc = $meaning] #[serde(rename = $text)] $variant, )+)+ }
 
         impl Code {
             /// Every code, in the order of the documentation.
@@ -310,12 +314,6 @@ codes! {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl serde::Serialize for Code {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -11,6 +11,7 @@ pub mod secret;
 pub mod suggest;
 pub mod timestamp;
 pub mod toolset;
+mod words;
 
 pub use agent::{AgentName, AgentStatus, Availability};
 pub use codes::Code;

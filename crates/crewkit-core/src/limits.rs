@@ -198,8 +198,6 @@ limits! {
     fleet_agent_tokens = 20_000_000;
     /// Tasks that are remembered of one agent.
     fleet_tasks_kept = 1_000;
-    /// Output that is kept of each stream of a task's process.
-    fleet_output_bytes = 16 * MIB;
     /// Time a new agent's workspace may take before the answer says that it is still being made.
     fleet_create_wait_ms = 5_000;
     /// Agents that are equipped at once.

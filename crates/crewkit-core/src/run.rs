@@ -6,12 +6,24 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::words::words;
 
 /// Identifies a run; the prefix `agent-` is part of it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RunId(std::sync::Arc<str>);
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+#[schemars(with = "String")]
+pub struct RunId(Arc<str>);
+
+impl Serialize for RunId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
 
 impl RunId {
     /// What every id begins with.
@@ -46,55 +58,6 @@ impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-impl serde::Serialize for RunId {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $( $(#[doc = $doc:literal])+ $variant:ident = $text:literal, )+ }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name { $( $(#[doc = $doc])+ $variant, )+ }
-
-        impl $name {
-            /// Every value.
-            pub const ALL: &'static [Self] = &[$( Self::$variant, )+];
-
-            /// The word in answers and in the store.
-            pub const fn as_str(self) -> &'static str {
-                match self { $( Self::$variant => $text, )+ }
-            }
-
-            /// The value whose word is `text`.
-            pub fn from_word(text: &str) -> Option<Self> {
-                match text { $( $text => Some(Self::$variant), )+ _ => None }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.as_str())
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                Self::from_word(&text)
-                    .ok_or_else(|| serde::de::Error::custom(format_args!("unknown word `{text}`")))
-            }
-        }
-    };
 }
 
 words! {
@@ -175,7 +138,7 @@ impl Phase {
 }
 
 /// What a run waits for.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// Other runs, some of which are named.
@@ -185,7 +148,7 @@ pub enum WaitsFor {
 }
 
 /// A secret that somebody has to bring.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MissingSecret {
     /// The setting, variable, header or argument it is the value of.
     pub name: String,
@@ -476,10 +439,10 @@ mod tests {
     #[test]
     fn words_read_back() {
         for reason in StopReason::ALL {
-            assert_eq!(StopReason::from_word(reason.as_str()), Some(*reason));
+            assert_eq!(StopReason::from_word(reason.as_str()), Some(reason));
         }
         for status in RunStatus::ALL {
-            assert_eq!(RunStatus::from_word(status.as_str()), Some(*status));
+            assert_eq!(RunStatus::from_word(status.as_str()), Some(status));
         }
     }
 }

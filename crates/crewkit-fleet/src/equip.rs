@@ -35,7 +35,7 @@ pub struct EquipOrder {
 }
 
 /// What came of one workspace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct EquipRow {
     /// The agent.
     pub agent_name: String,
@@ -94,7 +94,7 @@ impl EquipRow {
 }
 
 /// What came of all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct EquipReport {
     /// One row for each agent, by name.
     pub agents: Vec<EquipRow>,
@@ -111,7 +111,7 @@ pub struct EquipReport {
 }
 
 /// How one workspace differs from its kit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DriftRow {
     /// The agent.
     pub agent_name: String,
@@ -154,7 +154,7 @@ impl DriftRow {
 }
 
 /// How all of them differ.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DriftReport {
     /// One row for each agent, by name.
     pub agents: Vec<DriftRow>,

@@ -53,7 +53,7 @@ impl std::fmt::Display for Parts {
 }
 
 /// What a tool answers: `{error, message, details}`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ErrorBody {
     /// One of the codes of [`ErrorKind`].
     pub error: &'static str,

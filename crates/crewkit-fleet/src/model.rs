@@ -14,7 +14,8 @@ use crate::metadata::GitFacts;
 use crate::time::Moment;
 
 /// A status as shown: one of the eleven, or a word a newer backend has and this program does not know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String")]
 pub enum StatusWord {
     /// One of the eleven.
     Known(AgentStatus),
@@ -73,7 +74,7 @@ impl Serialize for StatusWord {
 }
 
 /// Whether the workspace of an agent is well, and why not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Health {
     /// Whether nothing is known to be wrong.
     pub healthy: bool,
@@ -94,7 +95,7 @@ impl Health {
 }
 
 /// What an agent was equipped with.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AgentKit {
     /// The pack profile; none when that cannot be told.
     pub profile: Option<String>,
@@ -108,7 +109,7 @@ pub struct AgentKit {
 }
 
 /// An agent in full.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Agent {
     /// Its name, in the case it was given.
     pub name: String,
@@ -157,7 +158,7 @@ pub struct Agent {
 }
 
 /// An agent as one line of a list.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AgentSummary {
     /// Its name.
     pub name: String,
@@ -192,7 +193,7 @@ pub struct AgentSummary {
 }
 
 /// How far a task has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskStatus {
     /// Given, not begun.
@@ -208,7 +209,7 @@ pub enum TaskStatus {
 }
 
 /// Who gave a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskSource {
     /// The agent took it up by itself.
@@ -221,7 +222,7 @@ pub enum TaskSource {
 }
 
 /// A task, or one step an agent reported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Task {
     /// Id of the report, or of the start.
     pub id: String,
@@ -256,7 +257,7 @@ pub struct Task {
 }
 
 /// A role agents of a project can have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Role {
     /// Name, matched without regard to case.
     pub name: String,
@@ -294,7 +295,7 @@ pub enum RoleOrigin {
 }
 
 /// A project agents can work on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Project {
     /// Name as agents show it.
     pub name: String,
@@ -318,7 +319,7 @@ pub struct Project {
 }
 
 /// One entry of an agent's conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LogEntry {
     /// Number of the entry, counted by the backend.
     pub id: i64,
@@ -334,7 +335,7 @@ pub struct LogEntry {
 }
 
 /// Who said something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogKind {
     /// The agent was told.
@@ -498,7 +499,7 @@ pub struct ProjectPath {
 }
 
 /// Output of `create_agent`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Created {
     /// The new agent.
     pub agent: Agent,
@@ -507,7 +508,7 @@ pub struct Created {
 }
 
 /// Output of `list_agents`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AgentList {
     /// The agents on this page.
     pub agents: Vec<AgentSummary>,
@@ -516,14 +517,14 @@ pub struct AgentList {
 }
 
 /// Output of `show_agent`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Shown {
     /// The agent.
     pub agent: Agent,
 }
 
 /// Output of `show_agent_task_history`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TaskHistory {
     /// Tasks on this page, newest first.
     pub tasks: Vec<Task>,
@@ -546,7 +547,7 @@ pub struct TaskHistory {
 }
 
 /// How far back a history reaches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HistoryDetails {
     /// `current_build` when a restart of the workspace forgets what was before, else `all`.
     pub scope: HistoryScope,
@@ -555,7 +556,7 @@ pub struct HistoryDetails {
 }
 
 /// What a backend remembers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryScope {
     /// Everything since the agent was made.
@@ -565,7 +566,7 @@ pub enum HistoryScope {
 }
 
 /// Output of `show_agent_log`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AgentLog {
     /// Whose log it is.
     pub agent_name: String,
@@ -586,7 +587,7 @@ pub struct AgentLog {
 }
 
 /// Output of `start_agent_task`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Started {
     /// The task that was begun.
     pub task: Task,
@@ -601,7 +602,7 @@ pub struct Started {
 }
 
 /// Output of `stop_agent_task` and `cancel_agent_task`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Stopped {
     /// The task that was interrupted.
     pub task: Task,
@@ -616,14 +617,14 @@ pub struct Stopped {
 }
 
 /// Whether an interrupted agent was seen to come to rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StopDetails {
     /// It was.
     pub confirmed: bool,
 }
 
 /// Output of `delete_agent`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Deleted {
     /// What happened.
     pub message: String,
@@ -636,7 +637,7 @@ pub struct Deleted {
 }
 
 /// Which agent was deleted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeletedAgent {
     /// Its name.
     pub name: String,
@@ -645,7 +646,7 @@ pub struct DeletedAgent {
 }
 
 /// Output of `restart_agent`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Restarted {
     /// Its name.
     pub agent_name: String,
@@ -656,7 +657,7 @@ pub struct Restarted {
 }
 
 /// Output of `wait_for_agent`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Waited {
     /// Its name.
     pub agent_name: String,
@@ -675,7 +676,7 @@ pub struct Waited {
 }
 
 /// Output of `list_agent_roles`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RoleList {
     /// The roles.
     pub roles: Vec<Role>,
@@ -686,7 +687,7 @@ pub struct RoleList {
 }
 
 /// Output of `list_agent_projects`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ProjectList {
     /// The projects.
     pub projects: Vec<Project>,

@@ -96,8 +96,8 @@ pub fn write<T: Serialize>(
 }
 
 /// The members in the order clients know.
-#[derive(Serialize)]
-struct Envelope<'a, T> {
+#[derive(Serialize, schemars::JsonSchema)]
+pub struct Envelope<'a, T> {
     schema_version: u32,
     ok: bool,
     command: String,

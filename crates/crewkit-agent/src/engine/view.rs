@@ -10,7 +10,7 @@ use crate::store::Entry;
 use crate::sync::lock;
 
 /// The state of one agent, as `agent_status` answers it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Status {
     /// The id asked for.
     pub agent_id: String,
@@ -65,7 +65,7 @@ pub struct Status {
 }
 
 /// Where a payload is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PayloadAddress {
     /// Its bytes, uncompressed.
     pub payload_size: u64,
@@ -76,7 +76,7 @@ pub struct PayloadAddress {
 }
 
 /// When a run began, of which there are three cases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum Moment {
     /// There is no such run; the field is left out.
@@ -166,7 +166,7 @@ fn preview(entry: &Entry) -> Option<String> {
 }
 
 /// One row of output as viewers know it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct OutputRow {
     /// `assistant`, `user`, `tool`, `system`, `error` or `status`.
     #[serde(rename = "type")]

@@ -38,7 +38,7 @@ pub struct Field {
 }
 
 /// What git says about a workspace.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct GitFacts {
     /// The branch that is checked out.
