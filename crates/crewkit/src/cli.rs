@@ -225,9 +225,6 @@ pub fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|first| first == agent::EXEC_CONFINED) {
         return agent::exec_confined(arguments.into_iter().skip(2));
     }
-    if arguments.get(1).is_some_and(|first| first == local::SHIM) {
-        return local::shim(arguments.get(2));
-    }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         // Pack answers in its own envelope, whatever goes wrong.

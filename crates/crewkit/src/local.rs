@@ -1,47 +1,30 @@
-//! The fleet on this machine: from settings to its options, and the process that holds agents apart from the server.
+//! The fleet on this machine: from settings to its options.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use crewkit_agent::RunSettings;
+use crewkit_agent::{Engine, RunSettings};
 use crewkit_core::Code;
+use crewkit_core::run::StopReason;
 use crewkit_fleet::backend::coder::Profiles;
 use crewkit_fleet::backend::local::git::Git;
 use crewkit_fleet::backend::local::role::RoleConfig;
-use crewkit_fleet::backend::local::{FleetSettings, Local, LocalFleet, LocalOptions, ProjectConfig, held};
+use crewkit_fleet::backend::local::{FleetSettings, Local, LocalFleet, LocalOptions, ProjectConfig};
 use crewkit_fleet::metadata::sandbox::Sandbox;
 use crewkit_fleet::model::ByName;
-use crewkit_fleet::{AnyFleet, Fleet, FleetError};
+use crewkit_fleet::{AnyFleet, ErrorKind, Fleet, FleetError};
 use crewkit_pack::commands::Pack;
 use crewkit_server::kit::PackKit;
 use crewkit_server::services::Agents;
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use toml::{Table, Value};
 
 use crate::agent;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::server::identity;
-
-/// The hidden sub-command that holds a process of an agent.
-pub const SHIM: &str = "shim";
-
-/// Holds the process ordered in `dir` until it ends. Starts no runtime and reads no settings: there may be hundreds.
-pub fn shim(dir: Option<&OsString>) -> ExitCode {
-    let Some(dir) = dir else { return ExitCode::from(64) };
-    match held::run_shim(Path::new(dir), &mut std::io::stdout(), now_ms) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// The fleet the settings describe; it is opened when it is first needed.
 pub fn fleet(config: &Config, pack: &Arc<Pack>, agents: &Arc<Agents>) -> Result<Arc<LocalFleet>, Failure> {
@@ -74,14 +57,13 @@ fn options(config: &Config, pack: &Arc<Pack>) -> Result<LocalOptions, Failure> {
     let own = identity::executable().into_os_string();
     options.taskfile_sandbox = if crewkit_agent::confine::available() {
         Ok(Sandbox {
-            helper: vec![own.clone(), agent::EXEC_CONFINED.into()],
+            helper: vec![own, agent::EXEC_CONFINED.into()],
             environment: options.settings.run.environment.clone(),
             scratch: options.home.join("scratch"),
         })
     } else {
         Err("this system cannot confine commands (on Linux 5.13 and later Landlock does)".to_owned())
     };
-    options.shim = vec![own, SHIM.into()];
     options.task_program = installed("task");
     Ok(options)
 }
@@ -229,19 +211,32 @@ pub async fn open(fleet: &LocalFleet, is_started_here: bool) {
     }
 }
 
-/// Closes the fleet. The processes of its agents go on, and the next server adopts them.
+/// Closes the fleet. Its tasks work on as runs do.
 pub async fn close(fleet: &LocalFleet) {
     if let Some(opened) = fleet.opened() {
         opened.backend().shutdown().await;
     }
 }
 
-/// Ends the tasks of all agents.
-pub async fn end_tasks(fleet: &LocalFleet) {
-    let Some(opened) = fleet.opened() else { return };
-    for agent_name in opened.backend().agents_with_open_tasks() {
-        if let Err(error) = opened.stop_agent_task(ByName { agent_name: agent_name.clone() }).await {
-            tracing::warn!(agent = agent_name, %error, "a task could not be stopped");
+/// Ends all work of a home: its runs, and the tasks of its agents that are no run yet. Returns when nothing of it is left, or
+/// when runs have had `patience` to end.
+pub async fn end_work(fleet: Option<&LocalFleet>, engine: Option<&Engine>, patience: Duration) {
+    if let Some(engine) = engine {
+        match tokio::time::timeout(patience, engine.stop_all(StopReason::ServerStopped)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a run could not be stopped"),
+            Err(_) => tracing::warn!(seconds = patience.as_secs(), "a run took longer than this to end"),
         }
     }
+    let Some(opened) = fleet.and_then(LocalFleet::opened) else { return };
+    let stop = async |agent_name: String| {
+        let stopped = opened.stop_agent_task(ByName { agent_name: agent_name.clone() }).await;
+        // One that has ended meanwhile is none to stop.
+        if let Err(error) = stopped
+            && error.kind() != ErrorKind::BadRequest
+        {
+            tracing::warn!(agent = agent_name, %error, "a task could not be stopped");
+        }
+    };
+    join_all(opened.backend().agents_with_open_tasks().into_iter().map(stop)).await;
 }

@@ -318,7 +318,7 @@ fn memory(server: &Server) -> Result<(u64, u64, usize)> {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut words = line.split(|byte| *byte == 0);
         let is_ours = words.next().is_some_and(|program| program.ends_with(b"release/crewkit"));
-        if is_ours && words.next() == Some(b"shim") {
+        if is_ours && words.any(|word| word == b"--hold") {
             shims = (shims.0 + proportional(pid).unwrap_or_default(), shims.1 + 1);
         }
     }

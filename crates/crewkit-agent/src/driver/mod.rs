@@ -93,18 +93,14 @@ impl ProcessDriver {
     /// Claude Code bounds its turns itself, which is gentler than ending it within one.
     fn command_line(&self, id: &RunId, contract: &str, workdir: &Path, max_turns: u64) -> Vec<String> {
         const MAX_TURNS: &str = "--max-turns";
-        let mut line = self.filled(id.as_str(), contract, workdir);
+        let directory = workdir.to_string_lossy();
+        let filled = self.command.iter().map(|part| fill(part, id.as_str(), contract, &directory));
+        let mut line: Vec<String> = filled.collect();
         let is_claude = line.first().is_some_and(|program| Path::new(program).ends_with("claude"));
         if is_claude && max_turns > 0 && !line.iter().any(|part| part == MAX_TURNS) {
             line.extend([MAX_TURNS.to_owned(), max_turns.to_string()]);
         }
         line
-    }
-
-    /// The command line for work that is no run of an engine, named `id`.
-    pub fn filled(&self, id: &str, contract: &str, workdir: &Path) -> Vec<String> {
-        let workdir = workdir.to_string_lossy();
-        self.command.iter().map(|part| fill(part, id, contract, &workdir)).collect()
     }
 }
 
@@ -186,36 +182,10 @@ impl Used {
     }
 }
 
-/// Reads the output of a driver that somebody else supervises.
-pub struct Reading(Box<dyn Interpreter>);
-
-impl Reading {
-    /// Begins with nothing read.
-    pub fn new(format: Format) -> Self {
-        Self(interpreter(format))
-    }
-
-    /// What a line means for the transcript.
-    pub fn line(&mut self, line: &str) -> Vec<EventBody> {
-        self.0.line(line)
-    }
-
-    /// What the driver has used so far.
-    pub fn used(&self) -> Used {
-        self.0.used()
-    }
-
-    /// How the work ended, once its process `name` has: whether with success, how in words, and its last complaints.
-    pub fn end(&mut self, name: &str, success: bool, how: &str, complaints: &str) -> End {
-        let exit = Exit { success, how: how.to_owned(), complaints: complaints.to_owned() };
-        self.0.end(name, &exit)
-    }
-}
-
-impl std::fmt::Debug for Reading {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reading")
-    }
+/// What the lines that a driver has printed mean for the transcript.
+pub fn understand(format: Format, lines: impl Iterator<Item = String>) -> Vec<EventBody> {
+    let mut interpreter = interpreter(format);
+    lines.flat_map(|line| interpreter.line(&line)).collect()
 }
 
 fn interpreter(format: Format) -> Box<dyn Interpreter> {

@@ -59,6 +59,8 @@ pub(crate) struct Attendance<'a> {
     pub(crate) halt: CancellationToken,
     /// What it may use.
     pub(crate) caps: Caps,
+    /// Time it has to end when it is asked to.
+    pub(crate) grace: Duration,
     pub(crate) limits: &'a Limits,
 }
 
@@ -105,7 +107,7 @@ async fn hold(
         line_bytes: limits.driver_line_bytes,
         output_bytes: limits.driver_output_bytes,
         seconds: attendance.caps.time.as_secs(),
-        grace_ms: limits.driver_stop_grace_seconds.saturating_mul(1000),
+        grace_ms: u64::try_from(attendance.grace.as_millis()).unwrap_or(u64::MAX),
         token: errand.token.to_owned(),
     };
     let environment = errand.environment.iter().chain(&driver.environment).chain(errand.identity);
@@ -247,8 +249,7 @@ impl FromShim {
 }
 
 async fn attend(name: &str, format: Format, mut process: Process, attendance: Attendance<'_>) -> End {
-    let grace = Duration::from_secs(attendance.limits.driver_stop_grace_seconds);
-    let (halt, time) = (attendance.halt.clone(), attendance.caps.time);
+    let (halt, time, grace) = (attendance.halt.clone(), attendance.caps.time, attendance.grace);
     // A shim watches the time itself, also while there is no server.
     let is_ours = matches!(process, Process::Piped(_)) && !time.is_zero();
     let mut listener = Listener::new(format, attendance);

@@ -20,6 +20,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ use crate::event::Event;
 use crate::model::Rehearsal;
 use crate::settings::{RecordedSettings, RunSettings, Vault};
 use crate::store::{
-    Ack, Begin, Change, Documents, Effect, EventPage, NewRun, PayloadInfo, PruneRule, RunRecord, RunSpec,
-    Store, StoreError, StoreLock,
+    Ack, Begin, Change, Documents, Effect, EventPage, NewRun, PayloadInfo, Pool, PruneRule, RunRecord,
+    RunSpec, Store, StoreError, StoreLock,
 };
 use crate::sync::lock;
 use crate::sys::MARK_RUN;
@@ -149,6 +150,8 @@ struct Shared {
     tasks: TaskTracker,
     runtime: tokio::runtime::Handle,
     shutdown: CancellationToken,
+    /// Whether runs that wait for a slot are begun.
+    claims: AtomicBool,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     chats: chat::Chats,
     grants: grants::Grants,
@@ -256,6 +259,7 @@ impl Engine {
                     tasks: TaskTracker::new(),
                     runtime: tokio::runtime::Handle::current(),
                     shutdown,
+                    claims: AtomicBool::new(true),
                     writer: Mutex::new(Some(recovered.writer)),
                     chats: chat::Chats::default(),
                     grants: grants::Grants::default(),
@@ -392,6 +396,11 @@ impl Engine {
         if limits.events_days > 0 && self.shared.store.forget_events(before).await.is_err() {
             tracing::warn!("old events could not be removed: the store is closed");
         }
+    }
+
+    /// Leaves runs that wait for a slot to the next process. Those at work go on.
+    pub fn stop_claiming(&self) {
+        self.shared.claims.store(false, Ordering::Relaxed);
     }
 
     /// Lets go of every run and closes the store. The next process goes on with runs at work.
@@ -570,7 +579,7 @@ impl Engine {
     pub fn prunable(&self, prune: Prune) -> Vec<Arc<RunRecord>> {
         let now = (self.shared.options.clock)();
         let mut ended = self.records();
-        ended.retain(|record| record.state.status().is_terminal());
+        ended.retain(|record| record.is_prunable());
         ended.truncate(ended.len().saturating_sub(prune.keep));
         let is_old = |record: &Arc<RunRecord>| {
             record.state.ended_at().is_some_and(|at| now.since(at) >= prune.older_than)
@@ -579,7 +588,7 @@ impl Engine {
         ended
     }
 
-    /// Removes ended runs with everything they left; returns what was removed.
+    /// Removes ended runs with everything they left; returns what was removed. Tasks of the fleet go with their agent.
     pub async fn prune(&self, prune: Prune) -> Result<Vec<Arc<RunRecord>>, Error> {
         let mut removed = Vec::new();
         loop {
@@ -612,10 +621,11 @@ impl Engine {
         self.asker.endpoints.iter().map(|model| (model.endpoint().name.clone(), model.queued())).collect()
     }
 
-    /// Runs at work.
+    /// Runs that have not ended, without the tasks of the fleet.
     pub fn active(&self) -> usize {
-        let entries = self.shared.store.memory().all();
-        entries.iter().filter(|entry| entry.record().state.status() == RunStatus::Running).count()
+        let is_active =
+            |run: &&Arc<RunRecord>| run.state.status() == RunStatus::Running && run.spec.pool == Pool::Runs;
+        self.records().iter().filter(is_active).count()
     }
 
     /// Who a token of an attempt's process speaks for. Returns `None` once that attempt is over.

@@ -64,7 +64,7 @@ impl Options {
     }
 
     /// Where server and shims meet, for all attempts of a run.
-    pub(super) fn processes_of(&self, run: &RunId) -> PathBuf {
+    pub fn processes_of(&self, run: &RunId) -> PathBuf {
         self.directory().join("processes").join(run.as_str())
     }
 

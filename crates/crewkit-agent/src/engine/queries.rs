@@ -7,12 +7,14 @@ use std::time::Duration;
 use crewkit_core::run::{RunId, RunStatus};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::oneshot;
 
 use super::executors::choose;
+use super::supervisor::Request;
 use super::{Engine, Error, Page, Payload, Status, Subscription, Until, Waited};
 use crate::model::Rehearsal;
 use crate::settings::Use;
-use crate::store::{Entry, PayloadInfo, RunRecord};
+use crate::store::{Entry, PayloadInfo, RunRecord, StoreError};
 
 impl Engine {
     /// The state of each run, in the order of the ids.
@@ -103,6 +105,35 @@ impl Engine {
             Until::Any => ended > 0 || total == 0,
         };
         Ok(Waited { done, agents: self.status(ids)? })
+    }
+
+    /// Waits until what is recorded about a run is as `wanted`.
+    pub async fn until(
+        &self,
+        id: &str,
+        wanted: impl Fn(&RunRecord) -> bool,
+    ) -> Result<Arc<RunRecord>, Error> {
+        let entry = self.entry(id)?;
+        let mut pulse = entry.watch();
+        loop {
+            let is_deleted = pulse.borrow_and_update().deleted;
+            let record = entry.record();
+            if is_deleted {
+                return Err(StoreError::Unknown(record.id.clone()).into());
+            }
+            if wanted(&record) {
+                return Ok(record);
+            }
+            // The sender is in the entry.
+            let _ = pulse.changed().await;
+        }
+    }
+
+    /// Waits until no attempt of a run is under way: nothing is left of the process of one that has ended.
+    pub async fn settled(&self, id: &str) -> Result<(), Error> {
+        let (settled, is_settled) = oneshot::channel();
+        let _ = self.shared.requests.send(Request::Settled(self.id(id)?, settled));
+        Ok(is_settled.await.map_err(|_| StoreError::Closed)?)
     }
 
     /// A part of a run's transcript: at most `limit` entries after the one at `after`.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crewkit_core::run::{MissingSecret, Phase, RunId, RunStatus, WaitsFor};
 use tokio::sync::{mpsc, oneshot};
@@ -26,7 +27,9 @@ pub(super) enum Request {
     Pause(RunId, u32),
     /// An attempt that waited needs a slot again; it is told when it has one.
     Unpause(RunId, u32, oneshot::Sender<()>),
-    /// Somebody wants to know when no attempt is left.
+    /// Somebody wants to know when no attempt of a run is left.
+    Settled(RunId, oneshot::Sender<()>),
+    /// Somebody wants to know when no attempt is left at all.
     Idle(oneshot::Sender<()>),
 }
 
@@ -41,6 +44,8 @@ struct Active {
     pauses: usize,
     /// Those that are told when it has a slot again.
     resumed: Vec<oneshot::Sender<()>>,
+    /// Those that are told when it is gone.
+    settled: Vec<oneshot::Sender<()>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +120,7 @@ impl Supervisor {
             }
         }
         if self.attempts.is_empty() {
-            for idle in self.idle.drain(..) {
-                let _ = idle.send(());
-            }
+            tell_all(self.idle.drain(..));
         }
     }
 
@@ -191,10 +194,11 @@ impl Supervisor {
     fn take(&mut self, request: Request) {
         match request {
             Request::Gone(run) => {
-                if let Some(active) = self.attempts.remove(&run)
-                    && active.slot == Slot::Held
-                {
-                    self.slots.release(active.pool);
+                if let Some(active) = self.attempts.remove(&run) {
+                    if active.slot == Slot::Held {
+                        self.slots.release(active.pool);
+                    }
+                    tell_all(active.settled);
                 }
                 self.reconcile(&run);
             }
@@ -220,6 +224,10 @@ impl Supervisor {
                     self.slots.enqueue(&run, pool, order);
                 }
             }
+            Request::Settled(run, settled) => match self.attempts.get_mut(&run) {
+                Some(active) => active.settled.push(settled),
+                None => tell_all([settled]),
+            },
             Request::Idle(idle) => self.idle.push(idle),
         }
     }
@@ -230,13 +238,13 @@ impl Supervisor {
 
     /// Hands out free slots.
     fn claim(&mut self) {
-        while let Some(run) = self.slots.claim() {
+        while self.engine.shared.claims.load(Ordering::Relaxed)
+            && let Some(run) = self.slots.claim()
+        {
             match self.attempts.get_mut(&run) {
                 Some(active) => {
                     active.slot = Slot::Held;
-                    for ready in active.resumed.drain(..) {
-                        let _ = ready.send(());
-                    }
+                    tell_all(active.resumed.drain(..));
                 }
                 None => self.start(&run),
             }
@@ -268,6 +276,7 @@ impl Supervisor {
             slot: Slot::Held,
             pauses: 0,
             resumed: Vec::new(),
+            settled: Vec::new(),
         };
         self.attempts.insert(run.clone(), active);
         let gone = GoneGuard { requests: self.engine.shared.requests.clone(), run: run.clone() };
@@ -280,5 +289,12 @@ impl Supervisor {
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.engine.shared.tasks.spawn_on(work, &self.engine.shared.runtime);
+    }
+}
+
+/// Tells those who wait; some may have gone.
+fn tell_all(waiting: impl IntoIterator<Item = oneshot::Sender<()>>) {
+    for waits in waiting {
+        let _ = waits.send(());
     }
 }

@@ -23,7 +23,7 @@ use crate::event::EventBody;
 use crate::held::Held;
 use crate::model::{Message, Model, Rehearsal};
 use crate::settings::Use;
-use crate::store::{Change, Effect, Entry, Progress, RunRecord, RunSpec, Store, StoreError};
+use crate::store::{Change, Effect, Entry, Pool, Progress, RunRecord, RunSpec, Store, StoreError};
 use crate::sync::lock;
 use crate::sys::MARK_RUN;
 use crate::tools::{RunTools, Workspace};
@@ -347,6 +347,7 @@ impl Engine {
             halt: attempt.stop.clone(),
             // A driver's turns are its own business unless the run asks for a cap.
             caps: Caps { turns: record.spec.max_turns.unwrap_or(0), ..caps(limits, &record.spec) },
+            grace: grace(limits, record.spec.pool),
             limits,
         }
     }
@@ -478,6 +479,15 @@ fn caps(limits: &Limits, spec: &RunSpec) -> Caps {
         tokens: spec.max_tokens.unwrap_or(configured.tokens),
         time: spec.max_seconds.map_or(configured.time, Duration::from_secs),
         ..configured
+    }
+}
+
+/// How long a process has to end by itself. Whoever stops a task of the fleet waits `fleet_stop_confirm_ms` for its end.
+fn grace(limits: &Limits, pool: Pool) -> Duration {
+    let configured = Duration::from_secs(limits.driver_stop_grace_seconds);
+    match pool {
+        Pool::Runs => configured,
+        Pool::Fleet => configured.min(Duration::from_millis(limits.fleet_stop_confirm_ms) * 2 / 3),
     }
 }
 

@@ -141,6 +141,8 @@ impl<'a> Batch<'a> {
         if new.begin == Begin::Now {
             let start = Change::to(&new.id, Move::Start);
             draft.change(start, self.now, &mut self.events, &mut self.queue)?;
+        } else {
+            draft.tell(Some("run.created"), &mut self.events);
         }
         let record = Arc::new(draft.record.clone());
         self.drafts.insert(new.id, draft);
@@ -155,7 +157,10 @@ impl<'a> Batch<'a> {
         }
         draft.record.contract_start = start_of(&contract);
         draft.contract = Some(contract);
-        Ok(Ack { effect: Effect::Done, record: Arc::new(draft.record.clone()) })
+        let record = Arc::new(draft.record.clone());
+        let position = record.last_seq;
+        self.events.push(NewEvent { kind: "run.changed", subject: id.to_string(), position });
+        Ok(Ack { effect: Effect::Done, record })
     }
 
     pub(super) fn append(
@@ -212,7 +217,7 @@ impl<'a> Batch<'a> {
                 Some(draft) if draft.row == Row::Delete => None,
                 Some(draft) => Some(Arc::new(draft.record.clone())),
             })
-            .filter(|record| record.state.status().is_terminal())
+            .filter(|record| record.is_prunable())
             .collect();
         ended.truncate(ended.len().saturating_sub(rule.keep));
         let now = self.now;
@@ -308,7 +313,7 @@ impl Draft {
                 draft.carry(change, now);
                 draft.moved = true;
                 let kind = match &draft.record.state {
-                    RunState::Ready => None,
+                    RunState::Ready => Some("run.changed"),
                     RunState::Running { phase: Phase::Queued, .. } => Some("run.queued"),
                     RunState::Running { phase: Phase::Working, .. } => Some("run.started"),
                     RunState::Running { phase: Phase::Waiting(_), .. } => Some("run.waiting"),

@@ -18,7 +18,7 @@ pub struct NewEvent {
 }
 
 /// An entry of the event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct LoggedEvent {
     /// Its place in the sequence of the home; cursors are made of it.
     pub seq: u64,
@@ -33,7 +33,7 @@ pub struct LoggedEvent {
 }
 
 /// A part of the event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct EventPage {
     /// The entries, oldest first.
     pub events: Vec<LoggedEvent>,

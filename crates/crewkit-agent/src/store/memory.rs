@@ -116,7 +116,15 @@ pub struct RunRecord {
     pub(crate) settings: Option<Arc<RecordedSettings>>,
     /// How far the output of this attempt's process was read.
     pub(crate) progress: Progress,
-    pub(crate) idempotency: Option<Arc<str>>,
+    /// The idempotency key it was started with.
+    pub idempotency: Option<Arc<str>>,
+}
+
+impl RunRecord {
+    /// Whether it may be removed because it is old. Whoever owns an agent removes its runs.
+    pub(crate) fn is_prunable(&self) -> bool {
+        self.state.status().is_terminal() && self.spec.pool == Pool::Runs
+    }
 }
 
 /// How far the output of an attempt's process is in the transcript, and what the process had used by then.

@@ -407,6 +407,13 @@ async fn a_run_is_prepared_started_and_begun_anew() {
     engine.start_ready(&id).await.unwrap();
     let second = world.end_of(&id).await;
     assert!(second.completed_at >= first.completed_at);
+    let events = engine.events(0, 100).await.unwrap().events;
+    let kinds: Vec<_> =
+        events.iter().map(|event| event.kind.as_str()).filter(|kind| *kind != "run.output").collect();
+    let begun = ["run.queued", "run.started", "run.ended"];
+    let expected =
+        ["run.created", "run.changed"].into_iter().chain(begun).chain(["run.changed"]).chain(begun);
+    assert_eq!(kinds, expected.collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -150,6 +150,36 @@ async fn a_caller_that_hangs_up_at_any_poll_leaves_no_ghost() {
     assert!(engine.list(None).is_empty(), "{:?}", engine.list(None));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_hangs_up_while_it_prepares_or_clears_away_leaves_no_ghost() {
+    let world = World::new(|_| Turn::complete("ok").after(Duration::from_mins(10))).await;
+    let engine = &world.engine;
+    let everything = Prune { older_than: Duration::ZERO, keep: 0 };
+    let mut over = [false; 5];
+    let mut polls = 0;
+    while over.contains(&false) {
+        polls += 1;
+        let keyed = Start { key: Some(format!("k{polls}")), ..start("x") };
+        over[0] |= cut_after(polls, engine.create(keyed.clone())).await;
+        let id = engine.create(keyed).await.unwrap().id.to_string();
+        over[1] |= cut_after(polls, engine.set_contract(&id, format!("{polls}"))).await;
+        // The writer has taken the order by now, whoever waits for it.
+        engine.set_contract(&id, format!("{polls}!")).await.unwrap();
+        assert_eq!(engine.contract(&id.parse().unwrap()).await.unwrap(), format!("{polls}!"));
+        over[2] |= cut_after(polls, engine.start_ready(&id)).await;
+        let _ = engine.start_ready(&id).await;
+        eventually("it works", || phase(&world, &id) == Some("working")).await;
+        engine.stop(&id).await.unwrap();
+        over[3] |= cut_after(polls, engine.restart(&id)).await;
+        let _ = engine.restart(&id).await;
+        assert_eq!(engine.show(&id).unwrap().status, Some(RunStatus::Ready));
+        engine.stop(&id).await.unwrap();
+        over[4] |= cut_after(polls, engine.prune(everything)).await;
+        engine.prune(everything).await.unwrap();
+        assert!(engine.list(None).is_empty(), "{:?}", engine.list(None));
+    }
+}
+
 #[tokio::test]
 async fn a_resumed_run_waits_until_its_previous_process_is_gone() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,43 +1,27 @@
 //! The fleet on this machine: the same suite as every backend, and what only a local one can show.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crewkit_agent::driver::{Format, ProcessDriver, Stdin};
-use crewkit_agent::{Engine, Options, RunSettings};
+use crewkit_agent::engine::{Prune, Start};
+use crewkit_agent::{DocumentChange, Engine, Options, Pool, RunSettings, RunSpec};
 use crewkit_core::Limits;
 use crewkit_fleet::backend::local::git::Git;
-use crewkit_fleet::backend::local::held;
 use crewkit_fleet::backend::local::role::RoleConfig;
 use crewkit_fleet::backend::local::{FleetSettings, Local, LocalOptions, ProjectConfig};
 use crewkit_fleet::equip::{Choice, EquipOrder};
 use crewkit_fleet::kit::{Drift, Equipped, Kit, KitError, KitFile, KitPlace};
 use crewkit_fleet::model::{CreateAgent, ListAgents, LogQuery, TaskStatus, WaitForAgent};
 use crewkit_fleet::{ErrorKind, Fleet, FleetOptions};
+use crewkit_testkit::bins;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::suite::{self, Ground};
 use super::support::{detail, history, named, refused, start};
-
-const SHIM_DIR: &str = "CREWKIT_TEST_SHIM_DIR";
-
-/// Not a test: becomes a shim when a test starts it as one.
-#[test]
-fn be_a_shim() {
-    let Some(dir) = std::env::var_os(SHIM_DIR) else { return };
-    held::run_shim(Path::new(&dir), &mut std::io::stdout(), || 7).unwrap();
-}
-
-/// The shim is this test binary itself; a shell passes it the directory, which the test harness would take for a filter.
-fn shim() -> Vec<OsString> {
-    let this = std::env::current_exe().unwrap();
-    let script = format!("{SHIM_DIR}=\"$1\" exec '{}' --exact local::be_a_shim --nocapture", this.display());
-    ["sh", "-c", &script, "sh"].map(Into::into).into()
-}
 
 /// A command line that does what its task says: `slowly` takes for ever, `fail` fails, anything else is done at once and
 /// leaves a file.
@@ -82,7 +66,6 @@ impl World {
         options.settings.projects = vec![ProjectConfig { path: repository, ..ProjectConfig::default() }];
         let run = Arc::make_mut(&mut options.settings.run);
         run.environment = environment;
-        options.shim = shim();
         run.drivers.push(ProcessDriver {
             name: "fake".to_owned(),
             command: ["sh", "-c", FAKE].map(Into::into).into(),
@@ -166,15 +149,17 @@ impl World {
     /// Waits until a process holds the agent's task.
     pub(crate) async fn until_held(&self, name: &str) {
         self.until(name, "busy").await;
-        let id = self.fleet.show_agent(named(name)).await.unwrap().agent.workspace_id;
-        let tasks = self.options.home.join("tasks").join(id);
-        let is_held = || {
-            let mut dirs = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-            dirs.any(|dir| dir.path().join("shim.json").exists())
-        };
-        while !is_held() {
+        let workspace = self.workspace(name);
+        let run = self.engine.records().into_iter().find(|run| run.spec.workdir.as_ref() == Some(&workspace));
+        let process = self.process_of(run.unwrap().id.as_str());
+        while !process.join("shim.json").exists() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Where server and shim of a run's first attempt meet.
+    fn process_of(&self, run: &str) -> PathBuf {
+        self.engine.options().processes_of(&run.parse().unwrap()).join("1")
     }
 
     /// What the agent said of each task, or was told, and how it ended; newest first.
@@ -185,7 +170,10 @@ impl World {
 }
 
 async fn open(options: &LocalOptions, dir: &Path) -> (Fleet<Local>, Engine) {
-    let engine = once_free(|| Engine::open(Options::new(dir.join("home")))).await;
+    let mut engine = Options::new(dir.join("home"));
+    engine.limits = Arc::clone(&options.limits);
+    engine.helper = vec![bins::example("crewkit-agent", "confined").into()];
+    let engine = once_free(|| Engine::open(engine.clone())).await;
     let local = once_free(|| Local::open(options.clone(), engine.clone())).await;
     let limits = options.limits.as_ref().clone();
     (Fleet::new(local, FleetOptions { limits, ..FleetOptions::default() }), engine)
@@ -293,7 +281,7 @@ async fn a_task_ends_with_the_time_of_its_role_and_leaves_nothing() {
     assert_eq!(world.history("papi").await[0].1, TaskStatus::Failed);
     let log = LogQuery { agent_name: "papi".to_owned(), page: None, page_size: Some(100) };
     let log = world.fleet.show_agent_log(log).await.unwrap().logs;
-    assert!(log.iter().any(|entry| entry.content == "its time of 1 seconds was over"), "{log:#?}");
+    assert!(log.iter().any(|entry| entry.content == "the cap of 1 seconds is reached"), "{log:#?}");
     assert_eq!(world.processes(), Vec::<String>::new());
 }
 
@@ -339,14 +327,14 @@ async fn what_ended_while_no_server_ran_is_told_when_one_does() {
     let world = World::new().await;
     world.create("papi", "work slowly").await;
     world.until_held("papi").await;
+    let run = world.engine.records().remove(0);
+    let dir = world.process_of(run.id.as_str());
     let World { root, fleet, engine, options } = world;
     fleet.backend().shutdown().await;
     drop(fleet);
     engine.shutdown().await;
     engine.closed().await;
     // Somebody ends the agent's own process while nobody is there to see it.
-    let tasks = options.home.join("tasks");
-    let dir = only_entry(&only_entry(&tasks));
     let identity: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join("shim.json")).unwrap()).unwrap();
     let child = identity["child"].as_i64().and_then(|pid| i32::try_from(pid).ok()).unwrap();
@@ -361,6 +349,72 @@ async fn what_ended_while_no_server_ran_is_told_when_one_does() {
     let (summary, status) = world.history("papi").await.remove(0);
     assert_eq!(status, TaskStatus::Failed);
     assert!(summary.contains("killed by signal 9"), "{summary}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_runs_of_an_agent_go_with_it_and_no_earlier() {
+    let world = World::with(|options| {
+        options.settings.driver = Some("fake".to_owned());
+        options.limits = Arc::new(Limits { fleet_tasks_kept: 2, ..Limits::default() });
+    })
+    .await;
+    let of_fleet = |world: &World| world.engine.records().len();
+    world.create("papi", "be quick").await;
+    world.create("sony", "be quick").await;
+    for task in ["second", "third"] {
+        world.until("papi", "idle").await;
+        world.fleet.start_agent_task(start("papi", task)).await.unwrap();
+    }
+    world.until("papi", "idle").await;
+    world.until("sony", "idle").await;
+    assert_eq!((world.history("papi").await.len(), of_fleet(&world)), (2, 3), "the oldest task is forgotten");
+    let everything = Prune { older_than: Duration::ZERO, keep: 0 };
+    assert_eq!(world.engine.prune(everything).await.unwrap().len(), 0);
+    // A server that ends right after an agent was forgotten leaves its runs to the next one.
+    let lost = world.engine.start(Start {
+        contract: "x".to_owned(),
+        spec: RunSpec { model: Some("rehearsal".to_owned()), pool: Pool::Fleet, ..RunSpec::default() },
+        key: Some("task-forgotten".to_owned()),
+        settings: None,
+    });
+    lost.await.unwrap();
+    let world = world.reopen().await;
+    assert_eq!(of_fleet(&world), 3);
+    world.fleet.delete_agent(named("papi")).await.unwrap();
+    assert_eq!(of_fleet(&world), 1);
+}
+
+/// What a server before tasks were runs has left: a process, and a task that is recorded as at work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_was_no_run_is_ended_by_the_upgrade_and_what_it_said_is_kept() {
+    let world = World::new().await;
+    world.create("papi", "be quick").await;
+    world.until("papi", "idle").await;
+    let agent = world.fleet.show_agent(named("papi")).await.unwrap().agent.workspace_id;
+    let id = format!("task-{agent}");
+    let dir = world.options.home.join("tasks").join(&agent).join(&id);
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("order.json"), "{}").unwrap();
+    std::fs::write(dir.join("stdout"), "counting\nstill counting\n").unwrap();
+    let row = serde_json::json!({
+        "id": id, "agent": agent, "number": 2, "text": "work slowly", "source": "human", "driver": "fake",
+        "state": "starting", "created_ms": 1,
+    });
+    let change = DocumentChange::Put { kind: "task", id: id.clone(), body: row.to_string() };
+    world.engine.documents().write(vec![change], Vec::new()).await.unwrap();
+    let mut process = Command::new("sleep").arg("86399").env("CREWKIT_TASK", &id).spawn().unwrap();
+    let world = world.reopen().await;
+    assert!(!process.wait().unwrap().success(), "its process was killed");
+    let told = world.fleet.show_agent_task_history(history("papi")).await.unwrap().tasks.remove(0);
+    assert_eq!((told.id, told.status), (id, TaskStatus::Stopped));
+    let shown = world.fleet.show_agent(named("papi")).await.unwrap().agent;
+    assert!(shown.status.as_str() == "idle" && shown.needs_attention, "{shown:?}");
+    let log = LogQuery { agent_name: "papi".to_owned(), page: None, page_size: Some(100) };
+    let log = world.fleet.show_agent_log(log).await.unwrap().logs;
+    let said: Vec<&str> = log.iter().map(|entry| entry.content.as_str()).collect();
+    assert!(said.iter().any(|text| text.contains("still counting")), "{said:?}");
+    world.fleet.start_agent_task(start("papi", "be quick")).await.unwrap();
+    world.until("papi", "idle").await;
 }
 
 /// Git that does not come back from a worktree while `hang` is there, and cannot make or remove one while `busy` has lines
@@ -418,13 +472,6 @@ fn a_workspace_that_was_half_made_is_made_once_the_git_of_the_dead_server_has_en
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn only_entry(dir: &Path) -> PathBuf {
-    let mut entries = std::fs::read_dir(dir).unwrap().flatten();
-    let first = entries.next().unwrap().path();
-    assert!(entries.next().is_none());
-    first
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

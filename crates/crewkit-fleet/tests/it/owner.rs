@@ -178,7 +178,7 @@ fn fail_at(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_fails_after_any_effect_leaves_its_agent_usable() {
     for operation in OPERATIONS.into_iter().filter(|operation| *operation != "add_project") {
-        for kind in ["store", "git", "pack"] {
+        for kind in ["store", "git", "pack", "run"] {
             for panics in [false, true] {
                 for at in 0..sweep(1) {
                     let armed = Arc::new(Mutex::new(false));

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use crewkit_agent::MARK_RUN;
-use crewkit_fleet::backend::local::held::{MARK_FLEET, MARK_TASK};
+use crewkit_fleet::backend::local::MARK_TASK;
 
 /// Bytes that a home must have room for: the record, the log and the first pages of the store.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -40,7 +40,7 @@ pub(super) fn refusal(home: &Path) -> Option<String> {
 
 /// An agent that starts a server would own everybody's agents.
 fn agent_mark() -> Option<String> {
-    let mark = [MARK_RUN, MARK_TASK, MARK_FLEET].into_iter().find(|mark| std::env::var_os(mark).is_some())?;
+    let mark = [MARK_RUN, MARK_TASK].into_iter().find(|mark| std::env::var_os(mark).is_some())?;
     Some(format!("this process belongs to an agent ({mark} is set). Start the server outside of it"))
 }
 

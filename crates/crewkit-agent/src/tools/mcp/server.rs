@@ -12,7 +12,7 @@ use super::link::{Link, LinkError};
 use crate::contract::ToolAnswer;
 
 /// A server's state, for people.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct ServerStatus {
     /// Its name.
     pub name: String,

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crewkit_agent::{EventBody, RunSettings};
-use crewkit_core::run::{MissingSecret, WaitsFor};
+use crewkit_core::run::{MissingSecret, Phase as RunPhase, WaitsFor};
 use crewkit_core::{AgentName, AgentStatus};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -41,8 +41,8 @@ fn moment(ms: i64) -> Moment {
     Moment::new(Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-fn task_of(agent: &AgentRow, row: &TaskRow) -> Task {
-    let said = match row.state {
+fn task_of(agent: &AgentRow, row: &TaskRow, state: TaskState) -> Task {
+    let said = match state {
         TaskState::Completed => row.summary.clone(),
         TaskState::Failed => row.error.clone(),
         _ => None,
@@ -52,15 +52,15 @@ fn task_of(agent: &AgentRow, row: &TaskRow) -> Task {
         agent_name: agent.name.clone(),
         message: said.unwrap_or_else(|| headline(&row.text)),
         summary: headline(&row.text),
-        status: status::task_status(row.state),
+        status: status::task_status(state),
         source: row.source.into(),
         created_at: moment(row.created_ms),
         started_at: row.started_ms.map(moment),
         completed_at: row.ended_ms.map(moment),
         uri: String::new(),
-        needs_user_attention: row.state == TaskState::Failed,
-        state: status::state_word(row.state).to_owned(),
-        phase: status::phase(row.state),
+        needs_user_attention: state == TaskState::Failed,
+        state: status::state_word(state).to_owned(),
+        phase: status::phase(state),
         waits_for: None,
     }
 }
@@ -109,19 +109,22 @@ pub(super) fn check_driver(run: &RunSettings, name: &str) -> Result<(), FleetErr
 }
 
 impl Local {
-    /// The task as it is shown, with the secrets it waits for.
+    /// The task as it is shown: how far it is, its run tells.
     fn shown_task(&self, agent: &AgentRow, row: &TaskRow) -> Task {
-        let task = task_of(agent, row);
-        let missing = self.missing_secrets(row);
-        if missing.is_empty() {
-            return task;
-        }
-        Task {
-            message: MissingSecret::explain(&missing),
-            phase: Some("waiting"),
-            waits_for: Some(WaitsFor::Secret(missing)),
-            needs_user_attention: true,
-            ..task
+        let phase = self.phase_of(row);
+        let state = match phase {
+            Some(RunPhase::Queued | RunPhase::Waiting(WaitsFor::Secret(_))) => TaskState::Queued,
+            Some(RunPhase::Working | RunPhase::Waiting(_)) => TaskState::Running,
+            None => row.state,
+        };
+        let task = task_of(agent, row, state);
+        let Some(RunPhase::Waiting(waits_for)) = phase else { return task };
+        let waiting = Task { phase: Some("waiting"), waits_for: Some(waits_for.clone()), ..task };
+        match waits_for {
+            WaitsFor::Secret(missing) => {
+                Task { message: MissingSecret::explain(&missing), needs_user_attention: true, ..waiting }
+            }
+            WaitsFor::Agents(_) => waiting,
         }
     }
 
@@ -132,7 +135,7 @@ impl Local {
         let project_name = self.project_name(&agent);
         let busy = word == AgentStatus::Busy;
         let shown = newest.as_ref().map(|task| self.shown_task(&agent, task));
-        let waits = shown.as_ref().is_some_and(|task| task.waits_for.is_some());
+        let waits = shown.as_ref().is_some_and(|task| task.needs_user_attention && task.waits_for.is_some());
         let last_task = shown.map(|task| task.message);
         let health = if waits { Health::bad(last_task.clone().unwrap_or_default()) } else { health };
         AgentRecord {
@@ -424,7 +427,7 @@ impl Backend for Local {
             Ok(stopped) => (stopped?, true),
             Err(_) => (open, false),
         };
-        Ok(Interrupted { task: task_of(&row, &task), confirmed })
+        Ok(Interrupted { task: task_of(&row, &task, task.state), confirmed })
     }
 
     async fn tasks(&self, agent: &Record, _rows: Rows) -> Result<Vec<Task>, FleetError> {
@@ -529,9 +532,11 @@ impl Local {
             loop {
                 version.mark_unchanged();
                 let newest = self.shared.store.newest_task(&task.agent);
-                let state = newest.filter(|newest| newest.id == task.id).map(|newest| newest.state);
-                let waits = state == Some(TaskState::Queued) && self.shared.places.available_permits() == 0;
-                if waits || !matches!(state, Some(TaskState::Queued | TaskState::Starting)) {
+                let queued =
+                    newest.filter(|newest| newest.id == task.id && newest.state == TaskState::Queued);
+                let Some(queued) = queued else { return };
+                let waits = matches!(self.phase_of(&queued), Some(RunPhase::Waiting(_)));
+                if waits || self.is_full() {
                     return;
                 }
                 if version.changed().await.is_err() {
@@ -540,5 +545,13 @@ impl Local {
             }
         };
         let _ = tokio::time::timeout(PATIENCE, begun).await;
+    }
+
+    /// Whether as many tasks work as may.
+    fn is_full(&self) -> bool {
+        let agents = self.shared.store.agents();
+        let open = agents.iter().filter_map(|agent| self.open_task(&agent.id));
+        let working = open.filter(|task| task.state == TaskState::Running).count() as u64;
+        working >= self.shared.options.limits.fleet_tasks_active.max(1)
     }
 }

@@ -13,7 +13,7 @@ use super::project::LocalProject;
 use super::record::{AgentRow, Intent, Phase, TaskRow, TaskState};
 use super::settings::Asker;
 use super::store::Change;
-use super::work::{Begin, Outcome};
+use super::work::Outcome;
 use super::worktree::{self, CopyLimits, Workspace};
 use crate::backend::Moved;
 use crate::error::{ErrorKind, FleetError};
@@ -61,7 +61,7 @@ impl Owner {
         };
         match (prepared, reply) {
             (Ok(()), reply) => {
-                self.begin_queued();
+                self.begin_queued().await;
                 if let Some(reply) = reply {
                     let _ = reply.send(self.agent());
                 }
@@ -79,7 +79,7 @@ impl Owner {
         let mut tries = 1;
         loop {
             match self.prepare(asker).await {
-                Ok(()) => return self.begin_queued(),
+                Ok(()) => return self.begin_queued().await,
                 Err(error) if tries >= TRIES => return self.note_failure(&error).await,
                 // The git of a server that died may still be writing there; it ends soon by itself.
                 Err(_) => tokio::time::sleep(TRY_PAUSE).await,
@@ -88,9 +88,9 @@ impl Owner {
         }
     }
 
-    fn begin_queued(&mut self) {
+    async fn begin_queued(&mut self) {
         if let Some(task) = self.open_task() {
-            self.submit(&task, Begin::Queued);
+            self.submit(&task).await;
         }
     }
 
@@ -170,8 +170,7 @@ impl Owner {
         };
         let mut changes = vec![Change::PutAgent(failed)];
         changes.extend(self.open_task().map(|task| {
-            let ended = Outcome::failed("workspace", error.message()).of(&task);
-            Change::PutTask(TaskRow { ended_ms: Some(self.local.now_ms()), ..ended })
+            Change::PutTask(Outcome::failed("workspace", error.message()).of(&task, self.local.now_ms()))
         }));
         self.write_firmly(changes).await;
     }
@@ -202,7 +201,9 @@ impl Owner {
             tries += 1;
             tokio::time::sleep(TRY_PAUSE).await;
         };
+        let tasks = self.local.shared.store.tasks(&self.id);
         self.write_firmly(vec![Change::DropAgent(self.id.clone())]).await;
+        self.local.forget_work(&tasks).await;
         for rest in
             [self.local.shared.options.home.join("tasks").join(&self.id), self.local.kit_state(&self.id)]
         {
@@ -296,9 +297,15 @@ impl Owner {
         };
         let engine = &self.local.shared.engine;
         engine.resume(&run).await.map_err(|error| FleetError::conflict(error.to_string()))?;
-        let row = TaskRow { state: TaskState::Starting, ended_ms: None, ..TaskRow::clone(&task) };
-        self.write_firmly(vec![Change::PutTask(row)]).await;
-        self.submit(&task, Begin::Run(run));
+        let row = TaskRow {
+            state: TaskState::Queued,
+            reason: None,
+            error: None,
+            ended_ms: None,
+            ..TaskRow::clone(&task)
+        };
+        self.write_firmly(vec![Change::PutTask(row.clone())]).await;
+        self.submit(&row).await;
         let note = "it goes on with the task that the restart of the server interrupted".to_owned();
         Ok(Moved { status: AgentStatus::Busy.into(), note: Some(note) })
     }

@@ -1,7 +1,7 @@
 //! The fleet on this machine: an agent is a workspace, a driver and a kit.
 //!
-//! What is known is in the [`store`]; statuses are derived from it and from what can be seen (see `status`). Tasks are
-//! carried out by runs of crewkit-agent or by command lines that are [`held`] apart from the server.
+//! What is known is in the [`store`]; statuses are derived from it and from what can be seen (see `status`). Every task is a
+//! run of crewkit-agent.
 
 mod backend;
 mod copy;
@@ -11,7 +11,6 @@ pub mod git_output;
 #[cfg(test)]
 mod git_states_tests;
 mod hazard;
-pub mod held;
 pub mod keep;
 mod lazy;
 mod life;
@@ -37,7 +36,6 @@ use std::time::Duration;
 
 use crewkit_agent::{Engine, RecordedSettings, RunSettings};
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -45,12 +43,12 @@ pub use backend::Handle;
 pub use lazy::LocalFleet;
 pub use options::{Faults, LOOP, LocalOptions, ProjectConfig, REHEARSAL};
 pub use settings::FleetSettings;
+pub use work::MARK_TASK;
 
-use held::Launcher;
 use metadata::MetadataCache;
 use owner::Mailbox;
 use project::{LocalProject, ProjectError};
-use record::{AgentRow, ProjectRow, TaskState};
+use record::{AgentRow, ProjectRow};
 use role::RoleConfig;
 use settings::Asker;
 use store::{Change, Store, StoreError};
@@ -72,10 +70,7 @@ struct Shared {
     options: LocalOptions,
     engine: Engine,
     store: Store,
-    launcher: Launcher,
     trash: Trash,
-    /// Places for tasks at work.
-    places: Semaphore,
     /// The mailbox of each agent's owner.
     owners: Mutex<HashMap<String, Mailbox>>,
     /// Entries in the log of each task that is over.
@@ -118,7 +113,7 @@ pub enum OpenError {
 }
 
 impl Local {
-    /// Opens the record, adopts what an earlier server left running, and goes on with what it left half done.
+    /// Opens the record and goes on with what an earlier server left half done.
     ///
     /// Must be called within a tokio runtime.
     pub fn open(options: LocalOptions, engine: Engine) -> BoxFuture<'static, Result<Self, OpenError>> {
@@ -127,7 +122,7 @@ impl Local {
             let home = options.home.clone();
             let scratch = options.taskfile_sandbox.as_ref().ok().map(|sandbox| sandbox.scratch.clone());
             let opened = tokio::task::spawn_blocking(move || {
-                for dir in [&home, &home.join("workspaces"), &home.join("tasks"), &home.join("trash")] {
+                for dir in [&home, &home.join("workspaces"), &home.join("trash")] {
                     crate::sys::create_private_dir(dir)
                         .map_err(|source| OpenError::Path { path: dir.clone(), source })?;
                 }
@@ -139,18 +134,10 @@ impl Local {
             let store = Store::open(engine.documents()).await?;
             let run_settings = Mutex::new(store.run_settings().await?);
             let keep = Duration::from_secs(options.limits.fleet_trash_days.saturating_mul(86_400));
-            let places = usize::try_from(options.limits.fleet_tasks_active).unwrap_or(usize::MAX);
             let local = Self {
                 asker: Asker::new(options.settings.clone()),
                 shared: Arc::new(Shared {
-                    launcher: Launcher {
-                        command: options.shim.clone(),
-                        environment: Vec::new(),
-                        fleet: store.fleet().to_owned(),
-                        clock: options.clock.clone(),
-                    },
                     trash: Trash::new(options.home.join("trash"), keep, options.clock.clone()),
-                    places: Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS)),
                     owners: Mutex::default(),
                     run_settings,
                     log_lengths: Mutex::default(),
@@ -172,7 +159,7 @@ impl Local {
         })
     }
 
-    /// Lets go of everything. Held processes work on; the next server adopts them.
+    /// Lets go of everything. Tasks work on as runs do.
     pub fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.shared.shutdown.cancel();
@@ -189,14 +176,8 @@ impl Local {
 
     /// The names of the agents whose newest task has not ended.
     pub fn agents_with_open_tasks(&self) -> Vec<String> {
-        let store = &self.shared.store;
-        let is_open = |agent: &Arc<AgentRow>| {
-            let task = store.newest_task(&agent.id);
-            task.is_some_and(|task| {
-                matches!(task.state, TaskState::Queued | TaskState::Starting | TaskState::Running)
-            })
-        };
-        store.agents().into_iter().filter(is_open).map(|agent| agent.name.clone()).collect()
+        let agents = self.shared.store.agents().into_iter();
+        agents.filter(|agent| self.open_task(&agent.id).is_some()).map(|agent| agent.name.clone()).collect()
     }
 
     async fn load_projects(&self) {
@@ -210,19 +191,12 @@ impl Local {
         *self.shared.projects.write().unwrap_or_else(PoisonError::into_inner) = projects;
     }
 
-    /// Starts the owner of every agent. Returns when the state of every process is known.
+    /// Starts the owner of every agent. Returns when each has taken up its task.
     async fn recover(&self) {
         let agents = self.shared.store.agents();
         let settled: Vec<_> = agents.iter().map(|agent| self.spawn_owner(&agent.id)).collect();
         futures_util::future::join_all(settled).await;
-        // Processes of this fleet that belong to no open task are left from one that is over.
-        let open: Vec<_> = agents.iter().filter_map(|agent| self.open_task(&agent.id)).collect();
-        for task in self.shared.launcher.tasks_with_processes().await {
-            if !open.iter().any(|open| open.id == task) {
-                let killed = self.shared.launcher.kill(&task).await;
-                tracing::warn!(task, killed, "processes of a task that is over were ended");
-            }
-        }
+        self.forget_lost_work().await;
     }
 
     /// Registers the repository at `path`, or the directory itself when it is in none. Registering it again changes nothing

@@ -1,6 +1,5 @@
 //! What the fleet on this machine is made of.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,8 +42,6 @@ pub struct LocalOptions {
     pub git: Git,
     /// The server's own settings, for whoever brings none.
     pub settings: FleetSettings,
-    /// Program and leading arguments of the process that holds such a command line.
-    pub shim: Vec<OsString>,
     /// The `task` program, when it is installed.
     pub task_program: Option<PathBuf>,
     /// What confines the commands of a workspace's Taskfile, or why nothing does. Agents write those commands, so without
@@ -63,8 +60,8 @@ pub struct Faults(Option<Arc<AfterEffect>>);
 type AfterEffect = dyn Fn(&'static str) -> Result<(), String> + Send + Sync;
 
 impl Faults {
-    /// Calls `after` after each effect of an owner: a `store` write, a `git` or `pack` command. An error, or a panic, is
-    /// the owner's.
+    /// Calls `after` after each effect of an owner: a `store` write, a `git` or `pack` command, the start or stop of a
+    /// `run`. An error, or a panic, is the owner's.
     pub fn new(after: impl Fn(&'static str) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(after)))
     }
@@ -90,7 +87,6 @@ impl LocalOptions {
             clock: Clock::system(),
             git,
             settings: FleetSettings::default(),
-            shim: Vec::new(),
             task_program: None,
             taskfile_sandbox: Err("nothing here can confine its commands".to_owned()),
             owner: "me".to_owned(),

@@ -9,6 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use crewkit_core::run::StopReason;
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,15 +19,15 @@ use super::prompt::headline;
 use super::record::{AgentRow, Intent, Phase, Source, TaskRow, TaskState};
 use super::settings::Asker;
 use super::store::{Change, StoreError};
-use super::work::{Begin, Outcome, Report, Work};
+use super::work::{MARK_TASK, Outcome, Report, lost};
 use crate::backend::Moved;
 use crate::equip::{EquipOrder, EquipRow};
 use crate::error::FleetError;
 
 /// Pause before a change that could not be written is written again.
 const REWRITE_PAUSE: Duration = Duration::from_millis(200);
-/// Time a task has to end by itself before its processes are killed from outside.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for the end of a task that was stopped.
+const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Takes the outcome of a command. The request may be gone.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, FleetError>>;
@@ -82,7 +83,7 @@ impl Local {
         }
     }
 
-    /// Starts the owner of agent `id`. The receiver answers once the owner knows about every process of the agent.
+    /// Starts the owner of agent `id`. The receiver answers once the owner has taken up the open task of the agent.
     pub(super) fn spawn_owner(&self, id: &str) -> oneshot::Receiver<()> {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let (settled, is_settled) = oneshot::channel();
@@ -100,8 +101,8 @@ pub(super) struct Owner {
     commands: mpsc::UnboundedReceiver<Command>,
     report: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// The open task, while something carries it out.
-    work: Option<Work>,
+    /// Whether somebody follows the run of the open task.
+    is_followed: bool,
     /// Requests that wait for the end of the open task.
     stops: Vec<Reply<Arc<TaskRow>>>,
     settled: Option<oneshot::Sender<()>>,
@@ -115,7 +116,16 @@ impl Owner {
         settled: oneshot::Sender<()>,
     ) -> Self {
         let (report, reports) = mpsc::unbounded_channel();
-        Self { local, id, commands, report, reports, work: None, stops: Vec::new(), settled: Some(settled) }
+        Self {
+            local,
+            id,
+            commands,
+            report,
+            reports,
+            is_followed: false,
+            stops: Vec::new(),
+            settled: Some(settled),
+        }
     }
 
     async fn run(mut self) {
@@ -180,7 +190,7 @@ impl Owner {
         if agent.phase == Phase::Ready {
             self.finish_kit(&agent, &asker).await;
         }
-        if self.work.is_none()
+        if !self.is_followed
             && let Some(task) = self.open_task()
         {
             self.take_up(&agent, &task).await;
@@ -197,17 +207,48 @@ impl Owner {
         }
     }
 
-    /// Adopts the process of an open task, or starts what never began.
-    async fn take_up(&mut self, agent: &AgentRow, task: &Arc<TaskRow>) {
-        let begin = self.local.begin_of(task).await;
-        if agent.phase == Phase::Ready || !matches!(begin, Begin::Queued) {
-            self.submit(task, begin);
+    /// Goes on with an open task.
+    async fn take_up(&mut self, agent: &AgentRow, task: &TaskRow) {
+        if self.local.task_dir(task).join("order.json").exists() {
+            // Its process was started before tasks were runs, and nothing knows how to go on with it any more.
+            let id = task.id.clone();
+            let ending = move || crewkit_agent::kill_marked(MARK_TASK, |mark| mark == id);
+            let _ = tokio::task::spawn_blocking(ending).await;
+            let why =
+                "the server was replaced by a newer version while the agent was at work; give the task again";
+            let outcome = Outcome::stopped(StopReason::ServerRestarted, Some(why.to_owned()));
+            self.note(Report::Ended { task: task.id.clone(), outcome }).await;
+        } else if agent.phase == Phase::Ready || task.run.is_some() {
+            self.submit(task).await;
         }
     }
 
-    /// Lets a worker carry out the task.
-    pub(super) fn submit(&mut self, task: &Arc<TaskRow>, begin: Begin) {
-        self.work = Some(Work::spawn(&self.local, TaskRow::clone(task), begin, self.report.clone()));
+    /// Starts the run of a task, or finds it, and follows it.
+    pub(super) async fn submit(&mut self, task: &TaskRow) {
+        let Ok(agent) = self.agent() else { return };
+        let started = self.local.run_of(task, &agent).await;
+        let run = match started {
+            Ok(record) => record.id.to_string(),
+            Err(error) => {
+                let ended = Report::Ended { task: task.id.clone(), outcome: lost(&error) };
+                return self.note(ended).await;
+            }
+        };
+        // An error cannot take back what was started.
+        let _ = self.local.shared.options.faults.after("run");
+        if task.run.as_ref() != Some(&run) {
+            let noted = TaskRow { run: Some(run.clone()), ..task.clone() };
+            self.write_firmly(vec![Change::PutTask(noted)]).await;
+        }
+        self.is_followed = true;
+        let (local, id, report) = (self.local.clone(), task.id.clone(), self.report.clone());
+        self.local.shared.tracker.spawn(async move {
+            tokio::select! {
+                // What is recorded stays true: the next server goes on from it.
+                () = local.shared.shutdown.cancelled() => {}
+                () = local.follow(id, run, report) => {}
+            }
+        });
     }
 
     async fn start(&mut self, new: NewTask) -> Result<Arc<TaskRow>, FleetError> {
@@ -229,12 +270,9 @@ impl Owner {
         {
             return Err(error);
         }
-        for task in old {
-            let _ = tokio::fs::remove_dir_all(self.local.task_dir(task)).await;
-        }
-        let task = Arc::new(task);
-        self.submit(&task, Begin::Queued);
-        Ok(task)
+        self.local.forget_work(old).await;
+        self.submit(&task).await;
+        Ok(self.local.task(&self.id, &task.id).unwrap_or_else(|| Arc::new(task)))
     }
 
     async fn stop(&mut self, reply: Reply<Arc<TaskRow>>) {
@@ -242,66 +280,60 @@ impl Owner {
             let refusal = self.agent().map_or_else(|error| error, |agent| no_task(&agent.name));
             return drop(reply.send(Err(refusal)));
         };
-        if let Some(work) = &self.work {
-            work.stop.cancel();
-            return self.stops.push(reply);
+        match self.ask_to_end(&task).await {
+            Ok(()) if self.is_followed => self.stops.push(reply),
+            Ok(()) => drop(reply.send(self.local.task(&self.id, &task.id).ok_or_else(|| no_task(&self.id)))),
+            Err(error) => drop(reply.send(Err(error))),
         }
-        // Nothing carries it out yet.
-        let ended = TaskRow { ended_ms: Some(self.local.now_ms()), ..Outcome::stopped().of(&task) };
-        let written = self.write(vec![Change::PutTask(ended.clone())]).await;
-        drop(reply.send(written.map(|()| Arc::new(ended))));
     }
 
     /// Ends the open task and waits until its end is recorded.
     pub(super) async fn end_task(&mut self) -> Result<(), FleetError> {
         let Some(task) = self.open_task() else { return Ok(()) };
-        if let Some(work) = &self.work {
-            work.stop.cancel();
-            let mut kills = 0;
-            while self.work.is_some() {
-                match tokio::time::timeout(END_PATIENCE, self.reports.recv()).await {
-                    Ok(Some(report)) => self.note(report).await,
-                    Ok(None) => break,
-                    Err(_) if kills < 2 => {
-                        kills += 1;
-                        self.local.shared.launcher.kill(&task.id).await;
-                    }
-                    Err(_) => {
-                        return Err(FleetError::conflict(
-                            "the task of the agent does not end; try again later",
-                        )
-                        .with("reason", "busy"));
-                    }
-                }
-            }
-            return Ok(());
+        self.ask_to_end(&task).await?;
+        while self.is_followed {
+            let Ok(Some(report)) = tokio::time::timeout(END_PATIENCE, self.reports.recv()).await else {
+                return Err(FleetError::conflict("the task of the agent does not end; try again later")
+                    .with("reason", "busy"));
+            };
+            self.note(report).await;
         }
-        let ended = TaskRow { ended_ms: Some(self.local.now_ms()), ..Outcome::stopped().of(&task) };
-        self.write(vec![Change::PutTask(ended)]).await
+        Ok(())
     }
 
-    /// Records what a worker reports.
-    async fn note(&mut self, report: Report) {
-        let Some(task) = self.local.task(&self.id, report.task()) else { return };
-        let row = match report {
-            Report::Began { state, run, .. } => TaskRow {
-                state,
-                run: run.or_else(|| task.run.clone()),
-                started_ms: task
-                    .started_ms
-                    .or_else(|| (state == TaskState::Running).then(|| self.local.now_ms())),
-                ..TaskRow::clone(&task)
-            },
-            Report::Ended { outcome, .. } => {
-                TaskRow { ended_ms: Some(self.local.now_ms()), ..outcome.of(&task) }
-            }
+    /// Stops the run of the open task, whose end will be reported; records the end of one that has no run yet.
+    async fn ask_to_end(&mut self, task: &TaskRow) -> Result<(), FleetError> {
+        let Some(run) = task.run.as_deref().filter(|_| self.is_followed) else {
+            let ended = Outcome::stopped(StopReason::Requested, None).of(task, self.local.now_ms());
+            return self.write(vec![Change::PutTask(ended)]).await;
         };
-        let row = Arc::new(row);
+        match self.local.shared.engine.stop(run).await {
+            // Whoever follows it tells that it is gone.
+            Ok(_) | Err(crewkit_agent::Error::NotFound(_)) => {}
+            Err(error) => return Err(FleetError::unavailable(error.to_string()).with("reason", "store")),
+        }
+        self.local.shared.options.faults.after("run")
+    }
+
+    /// Records what is reported about the open task.
+    async fn note(&mut self, report: Report) {
+        let now = self.local.now_ms();
+        let (id, outcome) = match report {
+            Report::Began { task } => (task, None),
+            Report::Ended { task, outcome } => (task, Some(outcome)),
+        };
+        let Some(task) = self.local.task(&self.id, &id) else { return };
+        let row = match outcome {
+            None if task.state == TaskState::Running => return,
+            None => TaskRow { state: TaskState::Running, started_ms: Some(now), ..TaskRow::clone(&task) },
+            Some(outcome) => outcome.of(&task, now),
+        };
         let Ok(agent) = self.agent() else { return };
-        let changed = AgentRow { updated_ms: self.local.now_ms(), ..AgentRow::clone(&agent) };
-        self.write_firmly(vec![Change::PutTask(TaskRow::clone(&row)), Change::PutAgent(changed)]).await;
+        let changed = AgentRow { updated_ms: now, ..AgentRow::clone(&agent) };
+        self.write_firmly(vec![Change::PutTask(row.clone()), Change::PutAgent(changed)]).await;
         if row.state.is_over() {
-            self.work = None;
+            self.is_followed = false;
+            let row = Arc::new(row);
             for reply in self.stops.drain(..) {
                 let _ = reply.send(Ok(Arc::clone(&row)));
             }

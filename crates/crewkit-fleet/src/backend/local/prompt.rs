@@ -47,7 +47,7 @@ pub(crate) fn contract(
                 TaskState::Completed => "done",
                 TaskState::Failed => "failed",
                 TaskState::Stopped => "interrupted",
-                TaskState::Queued | TaskState::Starting | TaskState::Running => "not ended",
+                TaskState::Queued | TaskState::Running => "not ended",
             };
             let told = task.summary.as_deref().or(task.error.as_deref()).unwrap_or("nothing was reported");
             let _ = write!(

@@ -95,9 +95,8 @@ pub struct AgentSettings {
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// It waits for its turn.
+    #[serde(alias = "starting")]
     Queued,
-    /// Its driver is being started.
-    Starting,
     /// Its driver was seen at work.
     Running,
     /// The agent said it is done.
@@ -132,7 +131,7 @@ pub struct TaskRow {
     pub driver: String,
     /// How far it is.
     pub state: TaskState,
-    /// The run that carries it out, when the driver is the built-in loop.
+    /// The run that carries it out. Tasks that command lines carried out before tasks were runs have none.
     #[serde(default)]
     pub run: Option<String>,
     /// What the agent said at the end.

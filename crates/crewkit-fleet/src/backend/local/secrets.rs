@@ -1,15 +1,13 @@
-//! Tasks whose secrets are missing since the server was started: they wait, and hold no place.
+//! Tasks whose secrets are missing since the server was started: they wait, and hold no slot.
 
 use std::sync::Arc;
 
-use crewkit_agent::RunSpec;
 use crewkit_core::AgentStatus;
-use crewkit_core::run::MissingSecret;
+use crewkit_core::run::{MissingSecret, Phase, WaitsFor};
 
 use super::Local;
-use super::options::{LOOP, REHEARSAL};
 use super::owner::Owner;
-use super::record::{AgentRow, AgentSettings, TaskRow, TaskState};
+use super::record::{AgentRow, AgentSettings, TaskRow};
 use super::settings::Asker;
 use super::store::Change;
 use crate::backend::Moved;
@@ -17,44 +15,17 @@ use crate::error::FleetError;
 
 impl Local {
     /// The secrets that an open task waits for.
-    pub(super) fn missing_secrets(&self, task: &TaskRow) -> Vec<MissingSecret> {
-        let engine = &self.shared.engine;
-        match &task.run {
-            _ if task.state.is_over() => Vec::new(),
-            // A run can have taken other settings than its agent has.
-            Some(run) => engine.record(run).map(|run| engine.missing_secrets(&run)).unwrap_or_default(),
-            // Its process has what it needs.
-            None if task.state == TaskState::Running => Vec::new(),
-            None => match self.shared.store.agent(&task.agent) {
-                Some(agent) => self.missing_for(&agent, &task.driver),
-                None => Vec::new(),
-            },
+    fn missing_secrets(&self, task: &TaskRow) -> Vec<MissingSecret> {
+        match self.phase_of(task) {
+            Some(Phase::Waiting(WaitsFor::Secret(missing))) => missing,
+            _ => Vec::new(),
         }
     }
 
     /// The secrets that are missing for tasks of an agent with this driver.
     fn missing_for(&self, agent: &AgentRow, driver: &str) -> Vec<MissingSecret> {
-        let (driver, model) = match driver {
-            LOOP => (None, self.role_of(agent).model),
-            REHEARSAL => (None, Some(REHEARSAL.to_owned())),
-            name => (Some(name.to_owned()), None),
-        };
-        let spec = RunSpec { driver, model, ..RunSpec::default() };
+        let spec = self.spec_of(agent, driver);
         self.shared.engine.missing_in(&self.recorded_settings(&agent.id), &spec)
-    }
-
-    /// Waits until no secret of a task is missing: somebody has brought it, or the task has other settings.
-    pub(super) async fn until_secrets(&self, task: &TaskRow) {
-        let engine = &self.shared.engine;
-        let (mut secrets, mut events) = (engine.watch_secrets(), engine.watch_events());
-        let mut agents = self.shared.store.watch();
-        while !self.missing_secrets(task).is_empty() {
-            tokio::select! {
-                _ = secrets.changed() => {}
-                _ = events.changed() => {}
-                _ = agents.changed() => {}
-            }
-        }
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn derive(
 pub(crate) fn phase(state: TaskState) -> Option<&'static str> {
     match state {
         TaskState::Queued => Some("queued"),
-        TaskState::Starting | TaskState::Running => Some("working"),
+        TaskState::Running => Some("working"),
         TaskState::Completed | TaskState::Failed | TaskState::Stopped => None,
     }
 }
@@ -49,7 +49,7 @@ pub(crate) fn phase(state: TaskState) -> Option<&'static str> {
 pub(crate) fn task_status(state: TaskState) -> TaskStatus {
     match state {
         TaskState::Queued => TaskStatus::Pending,
-        TaskState::Starting | TaskState::Running => TaskStatus::Running,
+        TaskState::Running => TaskStatus::Running,
         TaskState::Completed => TaskStatus::Completed,
         TaskState::Failed => TaskStatus::Failed,
         TaskState::Stopped => TaskStatus::Stopped,
@@ -59,7 +59,7 @@ pub(crate) fn task_status(state: TaskState) -> TaskStatus {
 /// The same in the words agents report themselves with.
 pub(crate) fn state_word(state: TaskState) -> &'static str {
     match state {
-        TaskState::Queued | TaskState::Starting => "pending",
+        TaskState::Queued => "pending",
         TaskState::Running => "working",
         TaskState::Completed => "complete",
         TaskState::Failed => "failure",
@@ -121,7 +121,6 @@ mod tests {
             (Phase::Deleting, Some(TaskState::Running), true, "deleting"),
             (Phase::Ready, None, true, "idle"),
             (Phase::Ready, Some(TaskState::Queued), true, "busy"),
-            (Phase::Ready, Some(TaskState::Starting), true, "busy"),
             (Phase::Ready, Some(TaskState::Running), true, "busy"),
             (Phase::Ready, Some(TaskState::Running), false, "failed"),
             (Phase::Ready, Some(TaskState::Completed), true, "idle"),

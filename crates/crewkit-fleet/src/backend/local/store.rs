@@ -18,8 +18,6 @@ const TASK: &str = "task";
 const PROJECT: &str = "project";
 /// Projects in which somebody has made an agent.
 const TRUSTED: &str = "trusted";
-/// The mark of everything that belongs to this fleet.
-const FLEET: &str = "fleet";
 
 /// Why something was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -194,8 +192,6 @@ pub(crate) struct Store {
     documents: Documents,
     memory: Arc<RwLock<Memory>>,
     version: watch::Sender<u64>,
-    /// Marks everything that belongs to this store.
-    fleet: Arc<str>,
 }
 
 impl Store {
@@ -203,19 +199,9 @@ impl Store {
     pub(crate) async fn open(documents: Documents) -> Result<Self, StoreError> {
         let reader = documents.clone();
         let read = tokio::task::spawn_blocking(move || load(&reader)).await;
-        let (memory, fleet) = read.unwrap_or(Err(crewkit_agent::StoreError::Closed.into()))?;
-        let fleet = match fleet {
-            Some(fleet) => fleet,
-            None => {
-                let fleet = uuid::Uuid::now_v7().simple().to_string();
-                let body = erased::Json::json(&fleet);
-                let mark = DocumentChange::Put { kind: FLEET, id: FLEET.to_owned(), body };
-                documents.write(vec![mark], Vec::new()).await?;
-                fleet
-            }
-        };
+        let memory = read.unwrap_or(Err(crewkit_agent::StoreError::Closed.into()))?;
         let (version, _) = watch::channel(0);
-        Ok(Self { documents, memory: Arc::new(RwLock::new(memory)), version, fleet: fleet.into() })
+        Ok(Self { documents, memory: Arc::new(RwLock::new(memory)), version })
     }
 
     /// Makes changes, all or none; returns when they are on disk. They are made even if the returned future is dropped.
@@ -274,10 +260,6 @@ impl Store {
         look(&self.memory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn fleet(&self) -> &str {
-        &self.fleet
-    }
-
     pub(crate) fn agents(&self) -> Vec<Arc<AgentRow>> {
         self.read(|memory| memory.agents.values().cloned().collect())
     }
@@ -324,7 +306,7 @@ impl Store {
     }
 }
 
-fn load(documents: &Documents) -> Result<(Memory, Option<String>), StoreError> {
+fn load(documents: &Documents) -> Result<Memory, StoreError> {
     let mut memory = Memory::default();
     rows(documents, AGENT)?.into_iter().for_each(|row| memory.apply(Change::NewAgent(row)));
     let mut tasks: Vec<TaskRow> = rows(documents, TASK)?;
@@ -334,7 +316,7 @@ fn load(documents: &Documents) -> Result<(Memory, Option<String>), StoreError> {
     }
     rows(documents, PROJECT)?.into_iter().for_each(|row| memory.apply(Change::PutProject(row)));
     memory.trusted = documents.all(TRUSTED)?.into_iter().map(|(id, _)| id).collect();
-    Ok((memory, rows(documents, FLEET)?.pop()))
+    Ok(memory)
 }
 
 fn rows<T: DeserializeOwned>(documents: &Documents, kind: &'static str) -> Result<Vec<T>, StoreError> {
@@ -401,7 +383,7 @@ mod tests {
         assert_eq!(store.named("pApI").unwrap().id, "1");
         store.write(vec![Change::NewAgent(agent("3", "sony"))]).await.unwrap();
         let again = Store::open(engine.documents()).await.unwrap();
-        assert_eq!((again.fleet(), again.agents().len()), (store.fleet(), 2));
+        assert_eq!(again.agents().len(), 2);
         again.write(vec![Change::DropAgent("1".to_owned())]).await.unwrap();
         again.write(vec![Change::PutAgent(agent("1", "Papi"))]).await.unwrap();
         assert!(again.named("papi").is_none(), "a late change makes no agent");
