@@ -37,6 +37,14 @@ pub struct Services {
 }
 
 impl Services {
+    /// Completes when the server of these services is about to end; never in a process that serves nobody.
+    pub async fn leaving(&self) {
+        match &self.server {
+            Some(server) => server.stop.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits until every operation that changes something has ended, for at most `patience`. Called before the services
     /// are shut down, when no door accepts calls any more.
     pub async fn finish_commands(&self, patience: Duration) {

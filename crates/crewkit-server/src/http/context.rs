@@ -8,6 +8,8 @@ use axum::response::{IntoResponse as _, Response};
 use crewkit_core::Code;
 use http::StatusCode;
 use http::request::Parts;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -33,10 +35,11 @@ impl FromRequestParts<Arc<App>> for RequestContext {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Self::Rejection> {
         let caller = parts.extensions.get().cloned().unwrap_or(Caller::Stranger(Refused::Unknown));
-        let asker = parts.extensions.get().cloned().ok_or_else(|| {
-            let message = "The request has no asker";
-            HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, message)
-        })?;
+        let asker = parts
+            .extensions
+            .get()
+            .cloned()
+            .ok_or_else(|| HttpProblem::internal(&"The request has no asker"))?;
         Ok(Self { app: Arc::clone(app), caller, asker, source: Source::of_request(&parts.headers) })
     }
 }
@@ -81,16 +84,18 @@ impl RequestContext {
         Ok(ops::run(entry, Arc::clone(self.services()), request).await)
     }
 
-    /// Runs the operation `name`; `shape` turns its answer into the one that the route's contract fixes.
-    pub async fn adapt(
+    /// Runs the operation `name` and reads its answer as `T`, the part of it that the route's contract shows.
+    pub async fn adapt<T: DeserializeOwned + Serialize>(
         &self,
         name: &str,
         arguments: JsonObject,
-        shape: impl FnOnce(Value) -> Value,
     ) -> Response {
         match self.run(name, arguments).await {
             Ok(answer) if answer.failed() => respond(answer),
-            Ok(answer) => Json(shape(answer.body)).into_response(),
+            Ok(answer) => match serde_json::from_value::<T>(answer.body) {
+                Ok(part) => Json(part).into_response(),
+                Err(error) => HttpProblem::internal(&error).into_response(),
+            },
             Err(problem) => problem.into_response(),
         }
     }

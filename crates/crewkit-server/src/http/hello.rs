@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use crewkit_core::Code;
 use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use serde_json::Value;
 
 use super::connections::{Connection, Door};
 use super::context::RequestContext;
@@ -17,6 +18,7 @@ use super::rest;
 use super::router::App;
 use crate::asker::{ASKER_HEADER, Asker, Askers, Hello, PROTOCOL};
 use crate::caller::Caller;
+use crate::ops::Catalog;
 
 /// Registers the settings of a client of the home's socket, and answers with the id of its asker.
 pub(super) async fn hello(
@@ -59,9 +61,7 @@ async fn answer(
     }
     let of_app = Arc::clone(app);
     let answered = tokio::task::spawn_blocking(move || of_app.askers.hello(&hello)).await;
-    let answered = answered.map_err(|error| {
-        HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, error.to_string())
-    })?;
+    let answered = answered.map_err(|error| HttpProblem::internal(&error))?;
     let Some(answered) = answered else {
         return Err(HttpProblem::new(StatusCode::NOT_FOUND, Code::NotFound, "This server takes no hellos"));
     };
@@ -70,13 +70,13 @@ async fn answer(
             StatusCode::from_u16(problem.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         HttpProblem::new(status, problem.code, problem.message)
     })?;
-    Ok(([(CONTENT_TYPE, "application/json")], body.to_string()).into_response())
+    Ok(Json(body).into_response())
 }
 
 /// Ends the server. A client of any protocol can ask for it: no hello is needed, and the address stays.
 pub(super) async fn stop(context: RequestContext, request: Request) -> Response {
     match rest::read_arguments(&context.app.limits, request).await {
-        Ok(arguments) => context.adapt("server_stop", arguments, |body| body).await,
+        Ok(arguments) => context.adapt::<Value>("server_stop", arguments).await,
         Err(problem) => problem.into_response(),
     }
 }
@@ -85,6 +85,7 @@ pub(super) async fn stop(context: RequestContext, request: Request) -> Response 
 pub(super) struct AskerState {
     own: Arc<Asker>,
     askers: Arc<Askers>,
+    catalog: Arc<Catalog>,
 }
 
 impl AskerState {
@@ -94,11 +95,19 @@ impl AskerState {
             selection: Arc::clone(&app.selection),
             directory: PathBuf::from("/"),
         };
-        Self { own: Arc::new(own), askers: Arc::clone(&app.askers) }
+        Self { own: Arc::new(own), askers: Arc::clone(&app.askers), catalog: Arc::clone(&app.catalog) }
+    }
+
+    /// Whether a request can be sent again, to the next server.
+    fn may_be_repeated(&self, request: &Request) -> bool {
+        let operation =
+            request.uri().path().strip_prefix("/api/ops/").and_then(|name| self.catalog.get(name));
+        operation.is_some_and(|entry| entry.operation.hints.read_only)
     }
 }
 
-/// Leaves the `Arc<Asker>` with the request: the one its header names, else the server's own.
+/// Leaves the `Arc<Asker>` with the request: the one its header names, else the server's own. When the server is about to end it
+/// knows no askers any more, so that what a client of the home waits for goes on at the next server.
 pub(super) async fn find_asker(
     State(state): State<Arc<AskerState>>,
     mut request: Request,
@@ -108,10 +117,16 @@ pub(super) async fn find_asker(
         None => Some(Arc::clone(&state.own)),
         Some(id) => id.to_str().ok().and_then(|id| state.askers.get(id)),
     };
-    let Some(asker) = asker else {
+    let unknown = || {
         let message = "This server does not know the asker of the request; say hello again";
-        return HttpProblem::new(StatusCode::CONFLICT, Code::AskerUnknown, message).into_response();
+        HttpProblem::new(StatusCode::CONFLICT, Code::AskerUnknown, message).into_response()
     };
-    request.extensions_mut().insert(asker);
-    next.run(request).await
+    let Some(asker) = asker else { return unknown() };
+    let comes_again = request.headers().contains_key(ASKER_HEADER) && state.may_be_repeated(&request);
+    request.extensions_mut().insert(Arc::clone(&asker));
+    tokio::select! {
+        biased;
+        () = asker.services.leaving(), if comes_again => unknown(),
+        response = next.run(request) => response,
+    }
 }

@@ -10,9 +10,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
 use crewkit_agent::MARK_RUN;
-use crewkit_fleet::backend::local::held::MARK_TASK;
+use crewkit_fleet::backend::local::MARK_TASK;
 
-/// Variables that name the run or the task a process belongs to.
+/// Variables that name the run, or before 0.2 the task, that a process belongs to.
 const MARKS: [&str; 2] = [MARK_RUN, MARK_TASK];
 
 /// Ancestors looked at. A longer chain is no ordinary one.

@@ -3,23 +3,17 @@
 use crewkit_core::Toolset;
 use serde_json::{Map, Value, json};
 
-use super::agents::{self, Route};
-use crate::ops::{Catalog, Operation, Selection};
-
-/// The adapter of the fleet.
-const ADD_PROJECT: Route = Route {
-    method: "post",
-    path: "/api/fleet/projects",
-    operation: "project_add",
-    summary: "Register a project of this machine.",
-};
+use super::agents::{self, RouteAnswer};
+use super::problem::ProblemBody;
+use super::router::Health;
+use crate::ops::{Catalog, Operation, Schema, Selection};
 
 /// Describes every operation `selection` shows, and the routes that are no operations.
 pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
     let mut paths = Map::new();
     for entry in catalog.entries().filter(|entry| selection.shows(&entry.operation)) {
         let operation = &entry.operation;
-        let answer = json!({"application/json": {"schema": Value::Object((*entry.output).clone())}});
+        let content = json!({"application/json": {"schema": Value::Object((*entry.input).clone())}});
         paths.insert(
             format!("/api/ops/{}", operation.name),
             json!({"post": {
@@ -27,19 +21,12 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
                 "summary": operation.title,
                 "description": operation.description,
                 "tags": [tag(operation)],
-                "requestBody": {
-                    "required": true,
-                    "content": {"application/json": {"schema": Value::Object((*entry.input).clone())}},
-                },
-                "responses": {
-                    "200": {"description": "The operation's answer.", "content": answer},
-                    "4XX": {"description": "Refused or failed, in the operation's own form.", "content": answer},
-                    "5XX": {"description": "Failed, in the operation's own form.", "content": answer},
-                },
+                "requestBody": {"required": true, "content": content},
+                "responses": responses(operation, RouteAnswer::Same),
             }}),
         );
     }
-    for route in agents::routes().into_iter().map(|(route, _)| route).chain([ADD_PROJECT]) {
+    for route in agents::routes().into_iter().map(|(route, _)| route) {
         let entry = catalog.get(route.operation).filter(|entry| selection.shows(&entry.operation));
         let Some(entry) = entry else { continue };
         let parameters: Vec<Value> = parameters(route.path)
@@ -48,27 +35,23 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method] = json!({
             "operationId": format!("{} {}", route.method, route.path),
-            "summary": route.summary,
+            "summary": entry.operation.title,
             "description": format!("The operation `{}`, in the shape existing clients know.", route.operation),
             "tags": [tag(&entry.operation)],
             "parameters": parameters,
-            "responses": {
-                "200": {"description": "The answer."},
-                "4XX": {"description": "Refused or failed."},
-                "5XX": {"description": "Failed."},
-            },
+            "responses": responses(&entry.operation, route.answer),
         });
     }
-    let plain = |summary: &str, media_type: &str| {
-        let content = json!({media_type: {}});
-        json!({"get": {"summary": summary, "responses": {"200": {"description": summary, "content": content}}}})
-    };
-    paths.insert("/healthz".to_owned(), plain("Whether the server answers.", "text/plain"));
-    paths.insert(
-        "/api/health".to_owned(),
-        plain("Whether the server answers, with its version.", "application/json"),
-    );
-    paths.insert("/metrics".to_owned(), plain("Counters in the Prometheus text format.", "text/plain"));
+    let text = json!({"text/plain": {"schema": {"type": "string"}}});
+    let health = json!({"application/json": {"schema": schema(Schema::of_output::<Health>())}});
+    for (path, summary, content) in [
+        ("/healthz", "Whether the server answers.", &text),
+        ("/api/health", "Whether the server answers, with its version.", &health),
+        ("/metrics", "Counters in the Prometheus text format.", &text),
+    ] {
+        let responses = json!({"200": {"description": summary, "content": content}});
+        paths.insert(path.to_owned(), json!({"get": {"summary": summary, "responses": responses}}));
+    }
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -79,8 +62,34 @@ pub fn document(catalog: &Catalog, selection: &Selection) -> Value {
         },
         "security": [{}, {"bearer": []}],
         "paths": paths,
-        "components": {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": {"Problem": schema(Schema::of_output::<ProblemBody>())},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
     })
+}
+
+/// What a call of `operation` is answered with, through a route that answers with `answer`.
+fn responses(operation: &Operation, answer: RouteAnswer) -> Value {
+    let content = |media_type: &str, schema: Value| json!({media_type: {"schema": schema}});
+    let told = match answer {
+        RouteAnswer::Same => content("application/json", schema(operation.output)),
+        RouteAnswer::Json(shape) => content("application/json", schema(shape)),
+        RouteAnswer::Text(media_type) => content(media_type, json!({"type": "string"})),
+        RouteAnswer::Socket => Value::Null,
+    };
+    let (status, success) = match told {
+        Value::Null => ("101", json!({"description": "The connection is a WebSocket."})),
+        told => ("200", json!({"description": "The answer.", "content": told})),
+    };
+    // What is refused before the operation is reached has a form of its own.
+    let forms = json!({"anyOf": [schema(operation.failure), {"$ref": "#/components/schemas/Problem"}]});
+    let failure = json!({"description": "Refused or failed.", "content": content("application/json", forms)});
+    json!({status: success, "4XX": failure, "5XX": failure})
+}
+
+fn schema(schema: Schema) -> Value {
+    Value::Object(schema.to_object().unwrap_or_default())
 }
 
 fn tag(operation: &Operation) -> &'static str {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::response::{IntoResponse, Response};
 use crewkit_core::Code;
 use futures_util::StreamExt as _;
-use http::header::{CONTENT_TYPE, EXPECT};
+use http::header::EXPECT;
 use http::{HeaderMap, StatusCode};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// A refusal with its status, code and reason.
 #[derive(Debug, Clone)]
@@ -26,13 +28,31 @@ impl HttpProblem {
     pub fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into() }
     }
+
+    /// A fault of crewkit itself.
+    pub fn internal(why: &impl ToString) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, why.to_string())
+    }
+}
+
+/// A problem as its answer shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ProblemBody {
+    error: Code,
+    message: String,
+    details: ProblemDetails,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ProblemDetails {
+    next_step: &'static str,
 }
 
 impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
-        let body = json!({"error": self.code, "message": self.message, "details": {"next_step": self.code.next_step()}});
-        let mut response =
-            (self.status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response();
+        let details = ProblemDetails { next_step: self.code.next_step() };
+        let body = ProblemBody { error: self.code, message: self.message, details };
+        let mut response = (self.status, Json(body)).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(
                 http::header::WWW_AUTHENTICATE,

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Extension, Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
+use axum::{Json, Router};
 use crewkit_core::secret::masked_url;
 use crewkit_core::{Code, Limits, Toolset};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::agents;
 use super::guard::{Guard, GuardState, guard_request};
@@ -61,7 +63,6 @@ pub fn router(app: App, guard: Guard) -> Router {
         .route("/api/hello", post(hello::hello))
         .route("/api/server/stop", post(hello::stop))
         .route("/api/ops/{name}", post(rest::run_operation))
-        .route("/api/fleet/projects", post(rest::add_project))
         .route("/mcp", any(mcp))
         .route("/mcp/", any(mcp))
         .route("/mcp/{toolset}", any(mcp_toolset))
@@ -104,28 +105,44 @@ async fn signpost() -> String {
     )
 }
 
-/// Tells the owner which model is used and where it is; anybody else only that the server answers.
-async fn health(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
-    let mut body = json!({"status": "ok"});
-    if matches!(caller, Caller::Owner) {
-        body["name"] = "crewkit".into();
-        body["version"] = env!("CARGO_PKG_VERSION").into();
-        if let Some(engine) = app.services.agents.opened() {
-            let (model, endpoint) = engine.default_model();
-            body["model"] = model.into();
-            body["endpoint"] = endpoint.as_deref().map(masked_url).into();
-        }
+/// Answer of `/api/health`: all of it for the owner, for anybody else only that the server answers.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct Health {
+    /// `ok`.
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'static str>,
+    /// The model that runs use, and where it is.
+    #[serde(flatten)]
+    model: Option<DefaultModel>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DefaultModel {
+    model: String,
+    endpoint: Option<String>,
+}
+
+async fn health(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Health> {
+    let status = "ok";
+    if !matches!(caller, Caller::Owner) {
+        return Json(Health { status, ..Health::default() });
     }
-    ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+    let model = app.services.agents.opened().map(|engine| {
+        let (model, endpoint) = engine.default_model();
+        DefaultModel { model, endpoint: endpoint.as_deref().map(masked_url) }
+    });
+    Json(Health { status, name: Some("crewkit"), version: Some(env!("CARGO_PKG_VERSION")), model })
 }
 
 async fn metrics() -> Response {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], Metrics::global().render()).into_response()
 }
 
-async fn openapi_document(State(app): State<Arc<App>>) -> Response {
-    let document = openapi::document(&app.catalog, &app.selection);
-    ([(CONTENT_TYPE, "application/json")], document.to_string()).into_response()
+async fn openapi_document(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(openapi::document(&app.catalog, &app.selection))
 }
 
 /// Bounds the time until an answer begins; a stream that has begun may go on.

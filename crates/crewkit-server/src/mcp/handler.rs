@@ -68,7 +68,7 @@ impl McpServer {
     }
 
     fn shown(&self, entry: &Entry, audience: &Audience) -> bool {
-        entry.operation.doors.mcp && self.offers(&entry.operation, audience)
+        entry.tool_output.is_some() && self.offers(&entry.operation, audience)
     }
 
     /// Whether `operation` may be used for `audience`, as a tool or behind a resource.
@@ -140,16 +140,17 @@ async fn notify(context: &RequestContext<RoleServer>, update: ProgressUpdate) {
 pub fn tool(entry: &Entry) -> Tool {
     let operation = &entry.operation;
     let hints = operation.hints;
-    Tool::new(operation.name, operation.description, Arc::clone(&entry.input))
+    let mut tool = Tool::new(operation.name, operation.description, Arc::clone(&entry.input))
         .with_title(operation.title)
-        .with_raw_output_schema(Arc::clone(&entry.output))
         .with_annotations(
             ToolAnnotations::new()
                 .read_only(hints.read_only)
                 .destructive(hints.destructive)
                 .idempotent(hints.idempotent)
                 .open_world(hints.open_world),
-        )
+        );
+    tool.output_schema.clone_from(&entry.tool_output);
+    tool
 }
 
 impl ServerHandler for McpServer {

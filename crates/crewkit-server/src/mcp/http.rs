@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -22,6 +23,7 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::in_flight::InFlight;
 use super::message::{
@@ -53,7 +55,7 @@ pub struct EndpointParts {
     pub records: Arc<SessionRecords>,
     /// The bounds on everything.
     pub limits: Arc<Limits>,
-    /// Ends every stream.
+    /// Fires when the server is about to end: replies under way get their grace, then every stream ends.
     pub stop: CancellationToken,
 }
 
@@ -69,6 +71,8 @@ pub struct McpEndpoint {
     records: Arc<SessionRecords>,
     in_flight: Arc<InFlight>,
     limits: Arc<Limits>,
+    /// Replies that are not written to their end.
+    replies: TaskTracker,
 }
 
 impl McpEndpoint {
@@ -78,6 +82,14 @@ impl McpEndpoint {
         parts: EndpointParts,
     ) -> Self {
         let EndpointParts { mode, records, limits, stop } = parts;
+        let replies = TaskTracker::new();
+        let end_of_streams = CancellationToken::new();
+        tokio::spawn(end_after_replies(
+            stop,
+            replies.clone(),
+            limits.shutdown_grace_seconds,
+            end_of_streams.clone(),
+        ));
         let in_flight = Arc::new(InFlight::default());
         let sessions = Arc::new(Sessions::new(&limits, Arc::clone(&in_flight)));
         // Host and Origin are checked for every route by one guard, and the body is read and bounded here.
@@ -86,14 +98,14 @@ impl McpEndpoint {
             .with_legacy_session_mode(mode == SessionMode::Sessions)
             .with_json_response(true)
             .with_max_request_body_bytes(usize::MAX)
-            .with_cancellation_token(stop);
+            .with_cancellation_token(end_of_streams);
         config.session_store = Some(Arc::new(SharedRecords(Arc::clone(&records))));
         let service = StreamableHttpService::new(move || Ok(handler()), Arc::clone(&sessions), config);
         let service = Arc::new(move |request| {
             let service = service.clone();
             async move { service.handle(request).await }.boxed()
         });
-        Self { service, sessions, records, in_flight, limits }
+        Self { service, sessions, records, in_flight, limits, replies }
     }
 
     /// Answers one request to the endpoint; `toolset` is set when the path names one.
@@ -108,7 +120,15 @@ impl McpEndpoint {
             }
         }
         match *request.method() {
-            Method::POST => self.post(request).await,
+            Method::POST => {
+                let under_way = self.replies.token();
+                self.post(request).await.map(|body| {
+                    Body::new(body.map_frame(move |frame| {
+                        let _until_written = &under_way;
+                        frame
+                    }))
+                })
+            }
             Method::DELETE => {
                 let mut response = self.forward(request).await;
                 // There is nothing left to wait for, so 202 would be wrong; some clients complain about it.
@@ -278,6 +298,19 @@ impl McpEndpoint {
         }
         response.map(Body::new)
     }
+}
+
+/// Ends the streams of an endpoint once the server is about to end and the replies under way are written, or their grace is over.
+async fn end_after_replies(
+    stop: CancellationToken,
+    replies: TaskTracker,
+    grace_seconds: u64,
+    end_of_streams: CancellationToken,
+) {
+    stop.cancelled().await;
+    replies.close();
+    let _ = tokio::time::timeout(Duration::from_secs(grace_seconds), replies.wait()).await;
+    end_of_streams.cancel();
 }
 
 /// What [`message::read`] made of a message.

@@ -15,6 +15,7 @@ use rmcp::RoleServer;
 use rmcp::model::{
     ErrorData, Extensions, ListResourcesResult, ReadResourceResponse, ReadResourceResult, Resource,
     ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam, SubscriptionFilter,
+    SubscriptionsListenRequestMethod,
 };
 use rmcp::service::{NotificationContext, Peer, SubscriptionContext, SubscriptionSink};
 use serde_json::{Value, json};
@@ -313,7 +314,11 @@ impl McpServer {
 
     /// Tells a client of the stateless revision until it hangs up.
     pub(super) async fn listen_to_resources(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let log = self.log(&Audience::of_context(context.request_context()));
+        let audience = Audience::of_context(context.request_context());
+        if !self.has_resources(&audience) {
+            return Err(ErrorData::method_not_found::<SubscriptionsListenRequestMethod>());
+        }
+        let log = self.log(&audience);
         let after = log
             .newest()
             .await
@@ -322,6 +327,7 @@ impl McpServer {
         let to = Listener::Stream { sink: context.sink().clone(), uris };
         tokio::select! {
             () = context.cancelled() => {}
+            () = self.services.leaving() => {}
             () = log.tell(after, &to) => {}
         }
         Ok(())

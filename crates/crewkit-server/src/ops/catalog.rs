@@ -14,8 +14,8 @@ pub struct Entry {
     pub operation: Operation,
     /// Its input schema.
     pub input: Arc<JsonObject>,
-    /// Its output schema.
-    pub output: Arc<JsonObject>,
+    /// The output schema of its tool, if it is one.
+    pub tool_output: Option<Arc<JsonObject>>,
 }
 
 /// Every operation of a build, in the order of the documentation.
@@ -53,11 +53,12 @@ impl Catalog {
             if operation.approval == Approval::Yes {
                 ask_for_approval(&mut input);
             }
-            let (input, output) = (Arc::new(input), Arc::new(object(name, "output", operation.output)?));
+            let tool_output = operation.doors.tool.map(|text| object(name, "output", Schema::Literal(text)));
+            let tool_output = tool_output.transpose()?.map(Arc::new);
             if by_name.insert(name, entries.len()).is_some() {
                 return Err(CatalogError::Duplicate(name));
             }
-            entries.push(Arc::new(Entry { operation, input, output }));
+            entries.push(Arc::new(Entry { operation, input: Arc::new(input), tool_output }));
         }
         Ok(Self { entries, by_name })
     }

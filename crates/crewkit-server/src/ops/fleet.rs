@@ -1,21 +1,22 @@
 //! The fleet operations: the tools of `crewkit-fleet` as rows of the table.
 //!
-//! Arguments are read into the fleet's own types, which their schemas are derived from. The output schemas here name fields and
-//! no more: every client pays for them in every conversation.
+//! Arguments and answers are the fleet's own types, which their schemas are derived from. The output schemas of the tools name
+//! fields and no more: every client pays for them in every conversation.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crewkit_core::{Code, Toolset};
-use crewkit_fleet::model::{CreateAgent, NoArguments, ProjectChanged, StartTask, TaskSource};
+use crewkit_fleet::error::ErrorBody;
+use crewkit_fleet::model::{CreateAgent, NoArguments, StartTask, TaskSource};
 use crewkit_fleet::{AnyFleet, FleetError};
-use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::schema::derive_output;
 use super::{
     Approval, Call, Doors, Failure, HandlerResult, Hints, JsonObject, Operation, Problem, Progress,
     ProgressUpdate, Schema, Source,
@@ -51,238 +52,158 @@ pub fn operations() -> Vec<Operation> {
         Operation {
             rewrite: accept_task,
             ..row(
-                Row {
-                    name: "create_agent",
-                    title: "Create an agent",
-                    description: "Create an agent in a workspace of its own; it starts on its spec at once.",
-                    output: AGENT,
-                    hints: add,
-                    doors: Doors::TOOL.cli(&["fleet", "create"], &["name", "spec"]),
-                },
-                |fleet, input, source| {
-                    Box::pin(async move { fleet.create_agent(CreateAgent { source, ..input }).await })
-                },
+                "create_agent",
+                "Create an agent",
+                "Create an agent in a workspace of its own; it starts on its spec at once.",
+                (add, Doors::tool(AGENT).cli(&["fleet", "create"], &["name", "spec"])),
+                |fleet, input, source| async move { fleet.create_agent(CreateAgent { source, ..input }).await },
             )
         },
         row(
-            Row {
-                name: "list_agents",
-                title: "List agents",
-                description: "List agents with status, current task and metadata.",
-                output: AGENTS,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "list"], &[]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.list_agents(input).await }),
+            "list_agents",
+            "List agents",
+            "List agents with status, current task and metadata.",
+            (read, Doors::tool(AGENTS).cli(&["fleet", "list"], &[])),
+            |fleet, input, _| async move { fleet.list_agents(input).await },
         ),
         row(
-            Row {
-                name: "show_agent",
-                title: "Show an agent",
-                description: "Show everything about one agent.",
-                output: AGENT,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "show"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.show_agent(input).await }),
+            "show_agent",
+            "Show an agent",
+            "Show everything about one agent.",
+            (read, Doors::tool(AGENT).cli(&["fleet", "show"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.show_agent(input).await },
         ),
         row(
-            Row {
-                name: "show_agent_task_history",
-                title: "Task history",
-                description: "Show what an agent has done, newest first; on Coder since its workspace last started.",
-                output: TASKS,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "history"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.show_agent_task_history(input).await }),
+            "show_agent_task_history",
+            "Task history",
+            "Show what an agent has done, newest first; on Coder since its workspace last started.",
+            (read, Doors::tool(TASKS).cli(&["fleet", "history"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.show_agent_task_history(input).await },
         ),
         row(
-            Row {
-                name: "delete_agent",
-                title: "Delete an agent",
-                description: "Delete an agent and its workspace, even while it is busy.",
-                output: STATUS,
-                hints: destroy,
-                doors: Doors::TOOL.cli(&["fleet", "delete"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.delete_agent(input).await }),
+            "delete_agent",
+            "Delete an agent",
+            "Delete an agent and its workspace, even while it is busy.",
+            (destroy, Doors::tool(STATUS).cli(&["fleet", "delete"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.delete_agent(input).await },
         ),
         row(
-            Row {
-                name: "start_agent_task",
-                title: "Start a task",
-                description: "Give an idle agent a task.",
-                output: TASK,
-                hints: add,
-                doors: Doors::TOOL.cli(&["fleet", "start"], &["agent_name", "task_description"]),
-            },
-            |fleet, input, source| {
-                Box::pin(async move { fleet.start_agent_task(StartTask { source, ..input }).await })
-            },
+            "start_agent_task",
+            "Start a task",
+            "Give an idle agent a task.",
+            (add, Doors::tool(TASK).cli(&["fleet", "start"], &["agent_name", "task_description"])),
+            |fleet, input, source| async move { fleet.start_agent_task(StartTask { source, ..input }).await },
         ),
         row(
-            Row {
-                name: "stop_agent_task",
-                title: "Stop a task",
-                description: "Interrupt the task an agent works on.",
-                output: TASK,
-                hints: destroy,
-                doors: Doors::TOOL.cli(&["fleet", "stop"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.stop_agent_task(input).await }),
+            "stop_agent_task",
+            "Stop a task",
+            "Interrupt the task an agent works on.",
+            (destroy, Doors::tool(TASK).cli(&["fleet", "stop"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.stop_agent_task(input).await },
         ),
         row(
-            Row {
-                name: "cancel_agent_task",
-                title: "Cancel a task",
-                description: "Same as stop_agent_task.",
-                output: TASK,
-                hints: destroy,
-                doors: Doors::TOOL,
-            },
-            |fleet, input, _| Box::pin(async move { fleet.stop_agent_task(input).await }),
+            "cancel_agent_task",
+            "Cancel a task",
+            "Same as stop_agent_task.",
+            (destroy, Doors::tool(TASK)),
+            |fleet, input, _| async move { fleet.stop_agent_task(input).await },
         ),
         row(
-            Row {
-                name: "list_agent_roles",
-                title: "List roles",
-                description: "List the roles agents of a project can have.",
-                output: ROLE_LIST,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "roles"], &["project"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.list_agent_roles(input).await }),
+            "list_agent_roles",
+            "List roles",
+            "List the roles agents of a project can have.",
+            (read, Doors::tool(ROLE_LIST).cli(&["fleet", "roles"], &["project"])),
+            |fleet, input, _| async move { fleet.list_agent_roles(input).await },
         ),
         row(
-            Row {
-                name: "list_agent_projects",
-                title: "List projects",
-                description: "List the projects agents can work on.",
-                output: PROJECT_LIST,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "projects"], &[]),
-            },
-            |fleet, NoArguments {}, _| Box::pin(async move { fleet.list_agent_projects().await }),
+            "list_agent_projects",
+            "List projects",
+            "List the projects agents can work on.",
+            (read, Doors::tool(PROJECT_LIST).cli(&["fleet", "projects"], &[])),
+            |fleet, NoArguments {}, _| async move { fleet.list_agent_projects().await },
         ),
         row(
-            Row {
-                name: "restart_agent",
-                title: "Restart an agent",
-                description: "Stop and start the workspace of an agent, or start it when it is stopped.",
-                output: STATUS,
-                hints: destroy,
-                doors: Doors::TOOL.cli(&["fleet", "restart"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.restart_agent(input).await }),
+            "restart_agent",
+            "Restart an agent",
+            "Stop and start the workspace of an agent, or start it when it is stopped.",
+            (destroy, Doors::tool(STATUS).cli(&["fleet", "restart"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.restart_agent(input).await },
         ),
         row(
-            Row {
-                name: "show_agent_log",
-                title: "Agent log",
-                description: "Show what an agent was told and said, newest first.",
-                output: LOGS,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "log"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.show_agent_log(input).await }),
+            "show_agent_log",
+            "Agent log",
+            "Show what an agent was told and said, newest first.",
+            (read, Doors::tool(LOGS).cli(&["fleet", "log"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.show_agent_log(input).await },
         ),
         row(
-            Row {
-                name: "wait_for_agent",
-                title: "Wait for an agent",
-                description: "Wait until an agent has a status, instead of asking again and again.",
-                output: STATUS,
-                hints: read,
-                doors: Doors::TOOL.cli(&["fleet", "wait"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.wait_for_agent(input).await }),
+            "wait_for_agent",
+            "Wait for an agent",
+            "Wait until an agent has a status, instead of asking again and again.",
+            (read, Doors::tool(STATUS).cli(&["fleet", "wait"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.wait_for_agent(input).await },
         ),
         Operation {
             approval: Approval::Yes,
             ..row(
-                Row {
-                    name: "equip_agents",
-                    title: "Equip agents",
-                    description: "Deploy a pack profile into workspaces, or take it back. Requires yes=true.",
-                    output: ANYTHING,
-                    hints: Hints::DESTROY,
-                    doors: Doors::TOOL.cli(&["fleet", "equip"], &["agent_name"]),
-                },
-                |fleet, input, _| Box::pin(async move { fleet.equip_agents(input).await }),
+                "equip_agents",
+                "Equip agents",
+                "Deploy a pack profile into workspaces, or take it back. Requires yes=true.",
+                (Hints::DESTROY, Doors::tool(ANYTHING).cli(&["fleet", "equip"], &["agent_name"])),
+                |fleet, input, _| async move { fleet.equip_agents(input).await },
             )
         },
         row(
-            Row {
-                name: "fleet_drift",
-                title: "Kit drift",
-                description: "Show where workspaces differ from their kit.",
-                output: ANYTHING,
-                hints: Hints::READ,
-                doors: Doors::TOOL.cli(&["fleet", "drift"], &["agent_name"]),
-            },
-            |fleet, input, _| Box::pin(async move { fleet.fleet_drift(input).await }),
+            "fleet_drift",
+            "Kit drift",
+            "Show where workspaces differ from their kit.",
+            (Hints::READ, Doors::tool(ANYTHING).cli(&["fleet", "drift"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.fleet_drift(input).await },
         ),
-        Operation {
-            output: Schema::of_output::<ProjectChanged>(),
-            ..row(
-                Row {
-                    name: "project_add",
-                    title: "Add a project",
-                    description: "Register a repository or directory of this machine as a project.",
-                    output: ANYTHING,
-                    hints: Hints::CHANGE,
-                    doors: Doors::shown_with(&["create_agent"]).cli(&["fleet", "project", "add"], &["path"]),
-                },
-                |fleet, input, _| Box::pin(async move { fleet.add_project(input).await }),
-            )
-        },
-        Operation {
-            output: Schema::of_output::<ProjectChanged>(),
-            ..row(
-                Row {
-                    name: "project_remove",
-                    title: "Remove a project",
-                    description: "Forget a project of this machine that has no agents; its files stay.",
-                    output: ANYTHING,
-                    hints: Hints::DESTROY,
-                    doors: Doors::shown_with(&["create_agent"])
-                        .cli(&["fleet", "project", "remove"], &["project"]),
-                },
-                |fleet, input, _| Box::pin(async move { fleet.remove_project(input).await }),
-            )
-        },
+        row(
+            "project_add",
+            "Add a project",
+            "Register a repository or directory of this machine as a project.",
+            (
+                Hints::CHANGE,
+                Doors::shown_with(&["create_agent"]).cli(&["fleet", "project", "add"], &["path"]),
+            ),
+            |fleet, input, _| async move { fleet.add_project(input).await },
+        ),
+        row(
+            "project_remove",
+            "Remove a project",
+            "Forget a project of this machine that has no agents; its files stay.",
+            (
+                Hints::DESTROY,
+                Doors::shown_with(&["create_agent"]).cli(&["fleet", "project", "remove"], &["project"]),
+            ),
+            |fleet, input, _| async move { fleet.remove_project(input).await },
+        ),
     ]
 }
 
-/// What a row says about its tool.
-#[derive(Clone, Copy)]
-struct Row {
+/// A tool as a row. `tool` is the method of the fleet that carries it out.
+fn row<I, O, F>(
     name: &'static str,
     title: &'static str,
     description: &'static str,
-    output: &'static str,
-    hints: Hints,
-    doors: Doors,
-}
-
-/// The method of the fleet that carries out a tool.
-type Tool<I, O> = fn(AnyFleet, I, TaskSource) -> BoxFuture<'static, Result<O, FleetError>>;
-
-/// A tool as a row. `tool` is the method of the fleet that carries it out.
-fn row<I, O>(row: Row, tool: Tool<I, O>) -> Operation
+    (hints, doors): (Hints, Doors),
+    tool: impl Fn(AnyFleet, I, TaskSource) -> F + Send + Sync + Copy + 'static,
+) -> Operation
 where
     I: DeserializeOwned + JsonSchema + Send + 'static,
-    O: Serialize + Send + 'static,
+    O: Serialize + JsonSchema + 'static,
+    F: Future<Output = Result<O, FleetError>> + Send + 'static,
 {
-    let Row { name, title, description, output, hints, doors } = row;
     Operation {
         name,
         title,
         description,
         toolset: Some(Toolset::Fleet),
         input: Schema::of_input::<I>(),
-        output: Schema::Literal(output),
+        output: Schema::Derived(placed_schema::<O>),
+        failure: Schema::of_output::<ErrorBody>(),
         hints,
         approval: Approval::NotNeeded,
         doors,
@@ -292,11 +213,11 @@ where
     }
 }
 
-async fn answer<I: DeserializeOwned, O: Serialize + Send>(
+async fn answer<I: DeserializeOwned, O: Serialize, F: Future<Output = Result<O, FleetError>>>(
     mut call: Call,
     name: &'static str,
     is_read_only: bool,
-    tool: Tool<I, O>,
+    tool: impl Fn(AnyFleet, I, TaskSource) -> F,
 ) -> HandlerResult {
     let failed = |error: FleetError| failure(&error.with("operation", name));
     let Some(own) = &call.services.fleet else {
@@ -312,7 +233,7 @@ async fn answer<I: DeserializeOwned, O: Serialize + Send>(
     };
     let input = call.input().map_err(|error| failed(FleetError::bad_request(error.to_string())))?;
     let work = async {
-        match tool(fleet, input, source).await {
+        match Box::pin(tool(fleet, input, source)).await {
             Ok(answer) => Ok(with_place(serde_json::to_value(answer).unwrap_or_default(), &place)),
             Err(error) => Err(failed(error)),
         }
@@ -359,6 +280,22 @@ fn with_place(mut answer: Value, place: &str) -> Value {
         answer["place"] = place.into();
     }
     answer
+}
+
+/// The schema of an answer, with what [`with_place`] adds.
+fn placed_schema<O: JsonSchema>() -> JsonObject {
+    let mut schema = derive_output::<O>();
+    let place = json!({"type": "string", "description": "Its place: `local`, or the host of a Coder."});
+    if let Some(fields) = schema.get_mut("properties") {
+        if fields["agents"].is_object() {
+            fields["agents"]["items"]["properties"]["place"] = place;
+        } else if fields["agent"].is_object() {
+            fields["agent"]["properties"]["place"] = place;
+        } else if fields["agent_name"].is_object() {
+            fields["place"] = place;
+        }
+    }
+    schema
 }
 
 /// Accepts `task` as another name for `spec`.

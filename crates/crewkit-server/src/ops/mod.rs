@@ -45,8 +45,10 @@ pub struct Operation {
     pub toolset: Option<Toolset>,
     /// JSON Schema of the arguments.
     pub input: Schema,
-    /// JSON Schema of the answer, wide enough for the failure form too: some clients check failures against it.
+    /// JSON Schema of the answer.
     pub output: Schema,
+    /// JSON Schema of a failure.
+    pub failure: Schema,
     /// What clients may assume about it.
     pub hints: Hints,
     /// Whether the caller has to say `yes`.
@@ -64,8 +66,9 @@ pub struct Operation {
 /// Where an operation is shown. REST has every one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doors {
-    /// Whether it is an MCP tool. Every client pays for a tool in every conversation.
-    pub mcp: bool,
+    /// The output schema that it shows as an MCP tool; `None` if it is none. Every client pays for it in every conversation,
+    /// so it names fields and no more. Failures fit it too: some clients check them against it.
+    pub tool: Option<&'static str>,
     /// Its command, if it has one.
     pub cli: Option<CliName>,
     /// The MCP tools it is shown with, if it is none itself: people narrow a server by tools.
@@ -82,12 +85,14 @@ pub struct CliName {
 }
 
 impl Doors {
-    /// An MCP tool.
-    pub const TOOL: Self = Self { mcp: true, cli: None, shown_with: &[] };
+    /// An MCP tool with this output schema.
+    pub const fn tool(output: &'static str) -> Self {
+        Self { tool: Some(output), cli: None, shown_with: &[] }
+    }
 
     /// No MCP tool; shown when all of `tools` are.
     pub const fn shown_with(tools: &'static [&'static str]) -> Self {
-        Self { mcp: false, cli: None, shown_with: tools }
+        Self { tool: None, cli: None, shown_with: tools }
     }
 
     /// The same, and a command.
@@ -202,6 +207,7 @@ impl Source {
 }
 
 /// One call of an operation.
+#[derive(Clone)]
 pub struct Call {
     /// What the operation works on.
     pub services: Arc<Services>,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crewkit_core::{Code, Toolset};
 use crewkit_pack::PackError;
 use crewkit_pack::commands::{Choices, Consent, Deploy, Explain, Pack, Select};
-use crewkit_pack::envelope::{self, Answer, CommandName};
+use crewkit_pack::envelope::{self, Answer, CommandName, Envelope};
 use crewkit_pack::plan::status::Kind;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
@@ -15,8 +15,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Approval, Call, Doors, Failure, HandlerResult, Hints, Operation, Problem, Progress, ProgressUpdate,
-    Schema,
+    Approval, Call, Doors, Failure, HandlerResult, Hints, JsonObject, Operation, Problem, Progress,
+    ProgressUpdate, Schema,
 };
 
 /// Every answer is an envelope, failures included.
@@ -260,11 +260,12 @@ fn row(
         description,
         toolset: Some(Toolset::Pack),
         input: Schema::Literal(input),
-        output: Schema::Literal(ENVELOPE),
+        output: Schema::of_output::<Envelope<'_, JsonObject>>(),
+        failure: Schema::of_output::<Envelope<'_, JsonObject>>(),
         hints: Hints::READ,
         approval: Approval::NotNeeded,
         // `crewkit pack` has commands of its own, which work without a server.
-        doors: Doors::TOOL,
+        doors: Doors::tool(ENVELOPE),
         rewrite: |_| {},
         error_form,
         handler: Arc::new(move |mut call| match call.input() {

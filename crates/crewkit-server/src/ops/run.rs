@@ -78,7 +78,7 @@ pub fn run(entry: Arc<Entry>, services: Arc<Services>, request: Request) -> BoxF
         let name = entry.operation.name;
         let answer = match check(&entry, services, request) {
             Err(problem) => refuse(&entry, &problem),
-            Ok(call) if entry.operation.hints.read_only => handle(&entry, call).await,
+            Ok(call) if entry.operation.hints.read_only => read(&entry, call).await,
             Ok(call) => {
                 let commands = call.services.commands.clone();
                 let command = Arc::clone(&entry);
@@ -129,6 +129,21 @@ fn check(entry: &Entry, services: Arc<Services>, request: Request) -> Result<Cal
         Caller::Owner | Caller::Stranger(_) => None,
     };
     Ok(Call { services, source, attempt, arguments, progress, cancelled })
+}
+
+/// Arguments that say how long an operation waits.
+const WAITS: [&str; 2] = ["timeout_seconds", "wait_seconds"];
+
+/// Runs an operation that only reads. One that waits answers with the present state when the server is about to end.
+async fn read(entry: &Entry, call: Call) -> Answer {
+    let wait = WAITS.into_iter().find(|wait| entry.input["properties"].get(wait).is_some());
+    let Some(wait) = wait else { return handle(entry, call).await };
+    let (services, mut at_once) = (Arc::clone(&call.services), call.clone());
+    at_once.arguments.insert(wait.to_owned(), 0.into());
+    tokio::select! {
+        answer = handle(entry, call) => answer,
+        () = services.leaving() => handle(entry, at_once).await,
+    }
 }
 
 async fn handle(entry: &Entry, call: Call) -> Answer {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use crewkit_agent::contract::completion_tool;
-use crewkit_agent::engine::{OutputRow, Prune, Start, Status, Until, output_rows};
-use crewkit_agent::{Engine, Error, FileFault, RunRecord, RunSpec, StoreError};
-use crewkit_core::run::RunStatus;
+use crewkit_agent::engine::{Moment, OutputRow, Prune, Start, Status, Until, output_rows};
+use crewkit_agent::tools::mcp::ServerStatus;
+use crewkit_agent::{Engine, Error, Event, FileFault, RunRecord, RunSpec, StoreError};
+use crewkit_core::run::{RunId, RunStatus};
 use crewkit_core::{Code, Timestamp, Toolset};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -34,7 +35,6 @@ const STATUS_OUTPUT: &str =
 const END_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"started_at":{"anyOf":[{"type":"string"},{"type":"null"}]},"completed_at":{"type":"string"},"stopped_at":{"anyOf":[{"type":"string"},{"type":"null"}]}}}"#;
 const WAIT_OUTPUT: &str = r#"{"type":"object","properties":{"done":{"type":"boolean"},"result":{"type":"array","items":{"type":"object"}}}}"#;
 const OUTPUT_OUTPUT: &str = r#"{"type":"object","properties":{"agent_id":{"type":"string"},"status":{"type":"string"},"entries":{"type":"array","items":{"type":"object"}},"next":{"anyOf":[{"type":"integer"},{"type":"null"}]}}}"#;
-const ANYTHING: &str = r#"{"type":"object"}"#;
 
 /// How a run is carried out.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -77,11 +77,29 @@ pub struct CreateRun {
     options: RunOptions,
 }
 
+/// Output of `agent_start`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunStarted {
+    /// Its id.
+    agent_id: RunId,
+    /// running.
+    status: RunStatus,
+    /// When it was asked for.
+    started_at: Option<Timestamp>,
+}
+
 /// Input of `agent_status`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct StatusQuery {
     /// Ids from `agent_start`.
     pub agent_ids: Vec<String>,
+}
+
+/// Output of `agent_status`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunStatuses {
+    /// The state of each run, in the order of the ids.
+    result: Vec<Status>,
 }
 
 /// Input of `agent_complete`.
@@ -93,6 +111,24 @@ pub struct CompleteRun {
     pub summary: String,
     /// The work product, if it is text.
     pub payload: Option<String>,
+}
+
+/// Output of `agent_complete` and `agent_stop`: the state that holds, with its times.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunEnd {
+    /// Its id.
+    agent_id: RunId,
+    /// completed or stopped; the first end stands.
+    status: RunStatus,
+    /// When its present attempt began.
+    started_at: Option<Timestamp>,
+    /// When it completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Timestamp")]
+    completed_at: Option<Timestamp>,
+    /// When it stopped; null if it was to be stopped and had completed before.
+    #[serde(skip_serializing_if = "is_left_out")]
+    stopped_at: Moment,
 }
 
 /// Input of `agent_stop`.
@@ -113,6 +149,15 @@ pub struct WaitForRuns {
     /// Answer after this time in any case.
     #[schemars(range(min = 0, max = 300), extend("default" = 60))]
     pub timeout_seconds: Option<u64>,
+}
+
+/// Output of `agent_wait`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct WaitedForRuns {
+    /// Whether what was waited for has happened.
+    done: bool,
+    /// The state of each run, in the order of the ids.
+    result: Vec<Status>,
 }
 
 /// When a wait is over.
@@ -139,6 +184,20 @@ pub struct OutputQuery {
     /// Longer texts are cut.
     #[schemars(range(min = 1), extend("default" = 2000))]
     pub max_chars: Option<u64>,
+}
+
+/// Output of `agent_output`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OutputPage {
+    /// Id of the run.
+    agent_id: String,
+    /// ready, running, completed or stopped.
+    status: RunStatus,
+    /// What it said and did; long texts are cut.
+    #[schemars(with = "Vec<Event>")]
+    entries: Vec<Value>,
+    /// The position to go on after; null at the end.
+    next: Option<u64>,
 }
 
 /// Input of the operations on one run.
@@ -172,20 +231,16 @@ pub struct RunList {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RunSummary {
     /// Its id.
-    pub id: String,
+    pub id: RunId,
     /// ready, running, completed or stopped.
-    #[schemars(with = "String")]
     pub status: RunStatus,
     /// The beginning of its contract.
     pub contract: String,
     /// When it was created.
-    #[schemars(with = "String")]
     pub created_at: Timestamp,
     /// When its present attempt began.
-    #[schemars(with = "Option<String>")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
-    #[schemars(with = "Option<String>")]
     pub ended_at: Option<Timestamp>,
     /// Bytes of its payload.
     pub payload_size: Option<u64>,
@@ -202,13 +257,17 @@ pub struct ShowRun {
 }
 
 /// Output of `run_show`.
-#[derive(Debug, Serialize)]
-struct RunShown {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunShown {
     #[serde(flatten)]
     status: Status,
-    id: String,
+    /// Its id.
+    id: RunId,
+    /// What the agent shall do.
     contract: String,
+    /// When it was created.
     created_at: Timestamp,
+    /// Everything it said and did, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Vec<OutputRow>>,
 }
@@ -250,12 +309,10 @@ pub struct Pruned {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RunChanged {
     /// Its id.
-    pub id: String,
+    pub id: RunId,
     /// ready, running, completed or stopped.
-    #[schemars(with = "String")]
     pub status: RunStatus,
     /// When its present attempt began.
-    #[schemars(with = "Option<String>")]
     pub started_at: Option<Timestamp>,
 }
 
@@ -292,6 +349,23 @@ pub struct RunPayload {
     pub text: Option<String>,
 }
 
+/// Output of `run_tools`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunTools {
+    /// The servers that tools come from.
+    servers: Vec<ServerStatus>,
+    /// The tools as their servers list them, each with the name of its server in `_server`.
+    tools: Vec<Value>,
+}
+
+/// A failure in the form of this contract: `error` is a text.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunFailure<'a> {
+    error: &'a str,
+    code: Code,
+    next_step: &'static str,
+}
+
 /// Input of operations that take no arguments.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub struct NoArguments {}
@@ -307,48 +381,42 @@ pub fn operations() -> Vec<Operation> {
             "agent_start",
             "Start an agent",
             "Starts an agent on a contract and answers at once. Follow it with agent_wait or agent_status.",
-            (Hints::ADD.remote(), Doors::TOOL.cli(&["run"], &["contract"])),
-            Schema::Literal(START_OUTPUT),
+            (Hints::ADD.remote(), Doors::tool(START_OUTPUT).cli(&["run"], &["contract"])),
             start,
         ),
         row(
             "agent_status",
             "Status of agents",
             "Tells how agents stand: state, times, summary, payload_url, and a preview of what running ones do.",
-            (Hints::READ, Doors::TOOL.cli(&["runs", "status"], &["agent_ids"])),
-            Schema::Literal(STATUS_OUTPUT),
+            (Hints::READ, Doors::tool(STATUS_OUTPUT).cli(&["runs", "status"], &["agent_ids"])),
             status,
         ),
         row(
             "agent_complete",
             "Complete an agent",
             "Marks an agent's contract as fulfilled, with a summary and an optional payload. The first end stands.",
-            (Hints::CHANGE, Doors::TOOL.cli(&["runs", "complete"], &["agent_id", "summary"])),
-            Schema::Literal(END_OUTPUT),
+            (Hints::CHANGE, Doors::tool(END_OUTPUT).cli(&["runs", "complete"], &["agent_id", "summary"])),
             complete,
         ),
         row(
             "agent_stop",
             "Stop an agent",
             "Stops an agent: no further model request or tool call. An agent that has ended stays as it is.",
-            (Hints::DESTROY, Doors::TOOL.cli(&["runs", "stop"], &["agent_id"])),
-            Schema::Literal(END_OUTPUT),
+            (Hints::DESTROY, Doors::tool(END_OUTPUT).cli(&["runs", "stop"], &["agent_id"])),
             stop,
         ),
         row(
             "agent_wait",
             "Wait for agents",
             "Waits until agents have ended, or the time is over, and answers with their status.",
-            (Hints::READ, Doors::TOOL.cli(&["runs", "wait"], &["agent_ids"])),
-            Schema::Literal(WAIT_OUTPUT),
+            (Hints::READ, Doors::tool(WAIT_OUTPUT).cli(&["runs", "wait"], &["agent_ids"])),
             wait,
         ),
         row(
             "agent_output",
             "Output of an agent",
             "Shows what an agent said and did, page by page.",
-            (Hints::READ, Doors::TOOL.cli(&["runs", "output"], &["agent_id"])),
-            Schema::Literal(OUTPUT_OUTPUT),
+            (Hints::READ, Doors::tool(OUTPUT_OUTPUT).cli(&["runs", "output"], &["agent_id"])),
             output,
         ),
         row(
@@ -356,7 +424,6 @@ pub fn operations() -> Vec<Operation> {
             "List runs",
             "List runs with their status and the beginning of their contract.",
             (Hints::READ, Doors::shown_with(STATUS).cli(&["runs", "list"], &[])),
-            Schema::of_output::<RunList>(),
             list,
         ),
         row(
@@ -367,7 +434,6 @@ pub fn operations() -> Vec<Operation> {
                 Hints::READ,
                 Doors::shown_with(&["agent_status", "agent_output"]).cli(&["runs", "show"], &["run_id"]),
             ),
-            Schema::Literal(ANYTHING),
             show,
         ),
         row(
@@ -375,7 +441,6 @@ pub fn operations() -> Vec<Operation> {
             "Create a run",
             "Create a run that waits to be started.",
             (Hints::ADD, Doors::shown_with(START)),
-            Schema::of_output::<RunChanged>(),
             create,
         ),
         row(
@@ -383,7 +448,6 @@ pub fn operations() -> Vec<Operation> {
             "Set a contract",
             "Replace the contract of a run that is not started yet.",
             (Hints::CHANGE, Doors::shown_with(START)),
-            Schema::of_output::<RunChanged>(),
             set_contract,
         ),
         row(
@@ -391,7 +455,6 @@ pub fn operations() -> Vec<Operation> {
             "Start a run",
             "Start a run that was created or restarted.",
             (Hints::ADD.remote(), Doors::shown_with(START)),
-            Schema::of_output::<RunChanged>(),
             start_ready,
         ),
         row(
@@ -399,7 +462,6 @@ pub fn operations() -> Vec<Operation> {
             "Resume a run",
             "Continue a stopped run where it was. Calls whose result is unknown are not repeated.",
             (Hints::ADD.remote(), Doors::shown_with(START).cli(&["runs", "resume"], &["run_id"])),
-            Schema::of_output::<RunChanged>(),
             resume,
         ),
         row(
@@ -407,7 +469,6 @@ pub fn operations() -> Vec<Operation> {
             "Restart a run",
             "Set an ended run back to ready, with its contract and without its past.",
             (Hints::DESTROY, Doors::shown_with(START)),
-            Schema::of_output::<RunChanged>(),
             restart,
         ),
         row(
@@ -415,7 +476,6 @@ pub fn operations() -> Vec<Operation> {
             "Delete a run",
             "Stop a run and remove everything it left.",
             (Hints::DESTROY, Doors::shown_with(STOP).cli(&["runs", "delete"], &["run_id"])),
-            Schema::of_output::<RunDeleted>(),
             delete,
         ),
         row(
@@ -423,7 +483,6 @@ pub fn operations() -> Vec<Operation> {
             "Prune runs",
             "Remove runs that ended long ago.",
             (Hints::DESTROY, Doors::shown_with(STOP).cli(&["runs", "prune"], &[])),
-            Schema::of_output::<Pruned>(),
             prune,
         ),
         row(
@@ -431,7 +490,6 @@ pub fn operations() -> Vec<Operation> {
             "Payload of a run",
             "Show the size and the address of a run's payload, or the payload itself.",
             (Hints::READ, Doors::shown_with(STATUS)),
-            Schema::of_output::<RunPayload>(),
             payload,
         ),
         row(
@@ -439,7 +497,6 @@ pub fn operations() -> Vec<Operation> {
             "Tools of runs",
             "List the tools that runs can use and the state of the servers they come from.",
             (Hints::READ, Doors::shown_with(STATUS)),
-            Schema::Literal(ANYTHING),
             tools,
         ),
     ]
@@ -451,12 +508,11 @@ pub(super) fn row<I, O, F>(
     title: &'static str,
     description: &'static str,
     (hints, doors): (Hints, Doors),
-    output: Schema,
     operation: impl Fn(Call, I) -> F + Send + Sync + Copy + 'static,
 ) -> Operation
 where
     I: DeserializeOwned + JsonSchema + Send + 'static,
-    O: Serialize,
+    O: Serialize + JsonSchema,
     F: Future<Output = Result<O, Error>> + Send + 'static,
 {
     Operation {
@@ -465,7 +521,8 @@ where
         description,
         toolset: Some(Toolset::Agents),
         input: Schema::of_input::<I>(),
-        output,
+        output: Schema::of_output::<O>(),
+        failure: Schema::of_output::<RunFailure<'_>>(),
         hints,
         approval: Approval::NotNeeded,
         doors,
@@ -484,9 +541,8 @@ where
     }
 }
 
-/// A failure in the form of this contract: `error` is a text.
-pub fn body(code: Code, message: &str) -> Value {
-    json!({"error": message, "code": code, "next_step": code.next_step()})
+fn body(code: Code, error: &str) -> Value {
+    json!(RunFailure { error, code, next_step: code.next_step() })
 }
 
 impl From<Error> for Failure {
@@ -509,51 +565,44 @@ impl RunOptions {
     }
 }
 
-async fn start(call: Call, input: StartRun) -> Result<Value, Error> {
+async fn start(call: Call, input: StartRun) -> Result<RunStarted, Error> {
     let record = engine(&call).await?.start(input.options.start(input.contract)).await?;
-    Ok(json!({
-        "agent_id": record.id,
-        "status": record.state.status(),
-        "started_at": record.state.started_at(),
-    }))
-}
-
-async fn status(call: Call, input: StatusQuery) -> Result<Value, Error> {
-    Ok(json!({"result": engine(&call).await?.status(&input.agent_ids)?}))
-}
-
-async fn complete(call: Call, input: CompleteRun) -> Result<Value, Error> {
-    let record = engine(&call).await?.complete(&input.agent_id, input.summary, input.payload).await?;
-    Ok(end_of(&record))
-}
-
-async fn stop(call: Call, input: StopRun) -> Result<Value, Error> {
-    let record = engine(&call).await?.stop(&input.agent_id).await?;
-    let mut answer = end_of(&record);
-    if record.state.status() == RunStatus::Completed {
-        // It was not stopped, and the field the contract names says so.
-        answer["stopped_at"] = Value::Null;
-    }
-    Ok(answer)
-}
-
-/// The state that holds, with its times.
-fn end_of(record: &RunRecord) -> Value {
     let state = &record.state;
-    let mut answer = json!({
-        "agent_id": record.id,
-        "status": state.status(),
-        "started_at": state.started_at(),
-    });
-    let ended = match state.status() {
-        RunStatus::Completed => "completed_at",
-        _ => "stopped_at",
-    };
-    answer[ended] = json!(state.ended_at());
-    answer
+    Ok(RunStarted { agent_id: record.id.clone(), status: state.status(), started_at: state.started_at() })
 }
 
-async fn wait(call: Call, input: WaitForRuns) -> Result<Value, Error> {
+async fn status(call: Call, input: StatusQuery) -> Result<RunStatuses, Error> {
+    Ok(RunStatuses { result: engine(&call).await?.status(&input.agent_ids)? })
+}
+
+async fn complete(call: Call, input: CompleteRun) -> Result<RunEnd, Error> {
+    Ok(end_of(&*engine(&call).await?.complete(&input.agent_id, input.summary, input.payload).await?))
+}
+
+async fn stop(call: Call, input: StopRun) -> Result<RunEnd, Error> {
+    let end = end_of(&*engine(&call).await?.stop(&input.agent_id).await?);
+    // One that was not stopped says so in the field that the contract names.
+    let stopped_at = if end.completed_at.is_some() { Moment::NotYet } else { end.stopped_at };
+    Ok(RunEnd { stopped_at, ..end })
+}
+
+fn end_of(record: &RunRecord) -> RunEnd {
+    let state = &record.state;
+    let ended_at = state.ended_at();
+    let completed_at = ended_at.filter(|_| state.status() == RunStatus::Completed);
+    let stopped_at = match completed_at {
+        Some(_) => Moment::Unknown,
+        None => ended_at.map_or(Moment::NotYet, Moment::At),
+    };
+    let (agent_id, started_at) = (record.id.clone(), state.started_at());
+    RunEnd { agent_id, status: state.status(), started_at, completed_at, stopped_at }
+}
+
+fn is_left_out(moment: &Moment) -> bool {
+    *moment == Moment::Unknown
+}
+
+async fn wait(call: Call, input: WaitForRuns) -> Result<WaitedForRuns, Error> {
     let until = match input.until {
         Some(WaitUntil::Any) => Until::Any,
         _ => Until::All,
@@ -570,10 +619,10 @@ async fn wait(call: Call, input: WaitForRuns) -> Result<Value, Error> {
         Some(grant) => engine.wait_as(grant, &input.agent_ids, until, time, &report).await?,
         None => engine.wait(&input.agent_ids, until, time, &report).await?,
     };
-    Ok(json!({"done": waited.done, "result": waited.agents}))
+    Ok(WaitedForRuns { done: waited.done, result: waited.agents })
 }
 
-async fn output(call: Call, input: OutputQuery) -> Result<Value, Error> {
+async fn output(call: Call, input: OutputQuery) -> Result<OutputPage, Error> {
     let count =
         |number: Option<u64>, usual: u64| usize::try_from(number.unwrap_or(usual)).unwrap_or(usize::MAX);
     let limit = count(input.limit, 50);
@@ -593,7 +642,7 @@ async fn output(call: Call, input: OutputQuery) -> Result<Value, Error> {
         }
         entries.push(entry);
     }
-    Ok(json!({"agent_id": input.agent_id, "status": page.status, "entries": entries, "next": next}))
+    Ok(OutputPage { agent_id: input.agent_id, status: page.status, entries, next })
 }
 
 /// Cuts every text of a value to `most` characters.
@@ -631,7 +680,7 @@ fn summary(record: &RunRecord) -> RunSummary {
     let mut contract: String = record.contract_start.chars().take(LISTED_CONTRACT_CHARS + 1).collect();
     cut(&mut contract, LISTED_CONTRACT_CHARS);
     RunSummary {
-        id: record.id.to_string(),
+        id: record.id.clone(),
         status: record.state.status(),
         contract,
         created_at: record.created_at,
@@ -655,7 +704,7 @@ async fn show(call: Call, input: ShowRun) -> Result<RunShown, Error> {
     let contract = engine.contract(&record.id).await?;
     Ok(RunShown {
         status: engine.show(&input.run_id)?,
-        id: record.id.to_string(),
+        id: record.id.clone(),
         contract,
         created_at: record.created_at,
         output: input.output.unwrap_or(false).then_some(rows),
@@ -663,11 +712,7 @@ async fn show(call: Call, input: ShowRun) -> Result<RunShown, Error> {
 }
 
 fn changed(record: &RunRecord) -> RunChanged {
-    RunChanged {
-        id: record.id.to_string(),
-        status: record.state.status(),
-        started_at: record.state.started_at(),
-    }
+    RunChanged { id: record.id.clone(), status: record.state.status(), started_at: record.state.started_at() }
 }
 
 async fn create(call: Call, input: CreateRun) -> Result<RunChanged, Error> {
@@ -734,7 +779,7 @@ async fn unpacked(id: &str, gzip: Bytes) -> Result<String, Error> {
     })
 }
 
-async fn tools(call: Call, NoArguments {}: NoArguments) -> Result<Value, Error> {
+async fn tools(call: Call, NoArguments {}: NoArguments) -> Result<RunTools, Error> {
     let (servers, tools) = engine(&call).await?.tools();
     let own = completion_tool();
     let mut listed: Vec<Value> = vec![json!({
@@ -748,5 +793,5 @@ async fn tools(call: Call, NoArguments {}: NoArguments) -> Result<Value, Error> 
         raw["_server"] = tool.server_name.into();
         raw
     }));
-    Ok(json!({"servers": servers, "tools": listed}))
+    Ok(RunTools { servers, tools: listed })
 }

@@ -19,7 +19,7 @@ impl Schema {
     /// The schema of arguments that are read into `T`. Unknown arguments are refused.
     pub fn of_input<T: JsonSchema>() -> Self {
         Self::Derived(|| {
-            let mut derived = derive::<T>(Nulls::Dropped);
+            let mut derived = derive::<T>(SchemaSettings::draft2020_12(), Nulls::Dropped);
             let mut schema = JsonObject::from_iter([
                 ("type".to_owned(), json!("object")),
                 ("additionalProperties".to_owned(), json!(false)),
@@ -32,13 +32,9 @@ impl Schema {
         })
     }
 
-    /// The schema of answers that are written from `T`. It accepts failures too, since some clients check them.
+    /// The schema of answers that are written from `T`.
     pub fn of_output<T: JsonSchema>() -> Self {
-        Self::Derived(|| {
-            let mut schema = derive::<T>(Nulls::Kept);
-            schema.shift_remove("required");
-            schema
-        })
+        Self::Derived(derive_output::<T>)
     }
 
     /// The schema as a value.
@@ -50,6 +46,10 @@ impl Schema {
     }
 }
 
+pub(super) fn derive_output<T: JsonSchema>() -> JsonObject {
+    derive::<T>(SchemaSettings::draft2020_12().for_serialize(), Nulls::Kept)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nulls {
     Kept,
@@ -57,8 +57,8 @@ enum Nulls {
     Dropped,
 }
 
-fn derive<T: JsonSchema>(nulls: Nulls) -> JsonObject {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
+fn derive<T: JsonSchema>(settings: SchemaSettings, nulls: Nulls) -> JsonObject {
+    let settings = settings.with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });

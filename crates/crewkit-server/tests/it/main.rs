@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod agents;
+mod answers;
 mod arguments;
 mod attacks;
 mod conformance_messages;
@@ -12,5 +13,6 @@ mod http;
 mod kit;
 mod pack_contract;
 mod product;
+mod resources;
 mod stdio;
 mod support;

@@ -1,5 +1,7 @@
 //! The operations of the product, as clients see them.
 
+use std::sync::Arc;
+
 use crewkit_core::Toolset;
 use crewkit_server::mcp::handler::tool;
 use crewkit_server::ops::pack::PackInput;
@@ -12,7 +14,7 @@ const MOST_BYTES: usize = 24 * 1024;
 #[test]
 fn the_whole_list_of_tools_stays_small() {
     let catalog = Catalog::product().unwrap();
-    let tools: Vec<_> = catalog.entries().filter(|entry| entry.operation.doors.mcp).map(tool).collect();
+    let tools: Vec<_> = catalog.entries().filter(|entry| entry.tool_output.is_some()).map(tool).collect();
     let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"tools": tools}}).to_string();
     assert!(answer.len() < MOST_BYTES, "tools/list is {} bytes", answer.len());
 }
@@ -22,7 +24,11 @@ fn the_whole_list_of_tools_stays_small() {
 fn the_schema_of_each_tool_is_written_down() {
     let catalog = Catalog::product().unwrap();
     for entry in catalog.entries() {
-        let shown = serde_json::to_string_pretty(&tool(entry)).unwrap();
+        let mut shown = tool(entry);
+        if shown.output_schema.is_none() {
+            shown.output_schema = Some(Arc::new(entry.operation.output.to_object().unwrap()));
+        }
+        let shown = serde_json::to_string_pretty(&shown).unwrap();
         insta::with_settings!({prepend_module_to_snapshot => false, omit_expression => true, snapshot_path => "../snapshots"}, {
             insta::assert_snapshot!(format!("tool-{}", entry.operation.name), shown);
         });
@@ -44,11 +50,11 @@ fn the_table_keeps_its_own_rules() {
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
         assert!(operation.description.ends_with('.') && !operation.title.is_empty(), "{name}");
         let shown_with = operation.doors.shown_with;
-        let is_narrowed_by_nothing = operation.doors.mcp || operation.toolset.is_none();
+        let is_narrowed_by_nothing = entry.tool_output.is_some() || operation.toolset.is_none();
         assert_eq!(is_narrowed_by_nothing, shown_with.is_empty(), "{name}");
         for tool in shown_with {
             let tool = &catalog.get(tool).unwrap_or_else(|| panic!("{name}: there is no {tool}")).operation;
-            assert!(tool.doors.mcp && tool.toolset == operation.toolset, "{name}");
+            assert!(tool.doors.tool.is_some() && tool.toolset == operation.toolset, "{name}");
         }
         let properties = entry.input["properties"].as_object().unwrap();
         for positional in operation.doors.cli.map(|cli| cli.positional).unwrap_or_default() {
@@ -59,9 +65,18 @@ fn the_table_keeps_its_own_rules() {
                 assert!(schema["description"].is_string(), "{name}: {argument} is not described");
             }
         }
-        for (which, schema) in [("input", &entry.input), ("output", &entry.output)] {
+        let derived = |schema: Schema| schema.to_object().unwrap();
+        for (which, schema) in [
+            ("input", (*entry.input).clone()),
+            ("output", derived(operation.output)),
+            ("failure", derived(operation.failure)),
+            (
+                "output of the tool",
+                entry.tool_output.as_deref().cloned().unwrap_or_else(|| derived(operation.output)),
+            ),
+        ] {
             assert_eq!(schema.get("type"), Some(&json!("object")), "{name} {which}");
-            jsonschema::validator_for(&Value::Object((**schema).clone()))
+            jsonschema::validator_for(&Value::Object(schema))
                 .unwrap_or_else(|error| panic!("{name} {which}: {error}"));
         }
     }
@@ -73,7 +88,7 @@ fn the_list_of_tools_is_the_one_of_the_contracts() {
     let catalog = Catalog::product().unwrap();
     let tools: Vec<&str> = catalog
         .entries()
-        .filter(|entry| entry.operation.doors.mcp)
+        .filter(|entry| entry.tool_output.is_some())
         .map(|entry| entry.operation.name)
         .collect();
     let expected = "plan diff preview status doctor deploy deploy_apply rollback explain create_agent list_agents \
@@ -82,6 +97,34 @@ fn the_list_of_tools_is_the_one_of_the_contracts() {
                     wait_for_agent equip_agents fleet_drift agent_start agent_status agent_complete agent_stop \
                     agent_wait agent_output";
     assert_eq!(tools.join(" "), expected);
+}
+
+/// The literal output schemas of the tools and the types that their answers are written from.
+#[test]
+fn literal_output_schemas_fit_their_type() {
+    let catalog = Catalog::product().unwrap();
+    for entry in catalog.entries() {
+        let derived = entry.operation.output.to_object().unwrap();
+        let literal = entry.tool_output.iter().filter_map(|literal| literal.get("properties")?.as_object());
+        for (field, literal) in literal.flatten() {
+            let name = entry.operation.name;
+            let of_type = derived["properties"].get(field);
+            let of_type = of_type.unwrap_or_else(|| panic!("{name}: answers have no `{field}`"));
+            for word in types(of_type) {
+                assert!(types(literal).contains(&word), "{name}: `{field}` can be {word}");
+            }
+        }
+    }
+}
+
+/// The types that a schema allows.
+fn types(schema: &Value) -> Vec<&str> {
+    match (&schema["type"], &schema["anyOf"]) {
+        (Value::String(word), _) => vec![word],
+        (Value::Array(words), _) => words.iter().filter_map(Value::as_str).collect(),
+        (_, Value::Array(forms)) => forms.iter().flat_map(types).collect(),
+        _ => panic!("a schema without a type: {schema}"),
+    }
 }
 
 /// The literal schemas of the contract and the type that their arguments are read into.

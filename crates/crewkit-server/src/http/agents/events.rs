@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::Path;
+use axum::extract::{Extension, Path};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
 use http::HeaderMap;
 
 use super::{engine, refused};
+use crate::http::Connection;
 use crate::http::context::RequestContext;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -16,6 +18,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Replays from `Last-Event-ID` (or the beginning), goes on live, and ends when the run has.
 pub(super) async fn get(
     context: RequestContext,
+    Extension(connection): Extension<Connection>,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Response> {
@@ -30,5 +33,7 @@ pub(super) async fn get(
         let message = SseEvent::default().id(event.seq.to_string()).data(data);
         Some((Ok::<_, Infallible>(message), subscription))
     });
+    // A server that ends keeps nobody waiting: the client comes back with the last id here too.
+    let stream = stream.take_until(async move { connection.stopped().await });
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }

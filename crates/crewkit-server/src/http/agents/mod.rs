@@ -14,13 +14,15 @@ use std::sync::Arc;
 use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, post};
 use crewkit_agent::{Engine, Error};
+use schemars::JsonSchema;
 
 use super::context::{RequestContext, respond};
+use super::rest as http_rest;
 use super::router::App;
-use crate::ops::{Answer, Failure};
+use crate::ops::{Answer, Failure, Schema};
 
 /// A route that is an adapter of an operation, as the `OpenAPI` document shows it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Route {
     /// The method, in small letters.
     pub method: &'static str,
@@ -28,43 +30,48 @@ pub struct Route {
     pub path: &'static str,
     /// The operation.
     pub operation: &'static str,
-    /// What it answers with, in one line.
-    pub summary: &'static str,
+    /// What it answers with.
+    pub answer: RouteAnswer,
+}
+
+/// What a route answers with.
+#[derive(Clone, Copy)]
+pub enum RouteAnswer {
+    /// The answer of its operation.
+    Same,
+    /// JSON of this schema.
+    Json(Schema),
+    /// Text of this media type.
+    Text(&'static str),
+    /// A WebSocket.
+    Socket,
 }
 
 /// The routes with their handlers.
 pub fn routes() -> Vec<(Route, MethodRouter<Arc<App>>)> {
-    let route = |method, path, operation, summary| Route { method, path, operation, summary };
+    use RouteAnswer::{Same, Socket, Text};
+    let route =
+        |method, path, operation, answer, handler| (Route { method, path, operation, answer }, handler);
     vec![
-        (route("get", "/api/events", "events", "Show what happened after a cursor."), get(rest::events)),
-        (route("get", "/api/tools", "run_tools", "List the tools of runs."), get(rest::tools)),
-        (route("get", "/api/agents", "run_list", "List runs."), get(rest::list)),
-        (route("post", "/api/agents", "run_create", "Create a run that waits."), post(rest::create)),
-        (route("get", "/api/agents/{id}", "run_show", "Show a run with its output."), get(rest::show)),
-        (route("delete", "/api/agents/{id}", "run_delete", "Delete a run."), delete(rest::delete)),
-        (
-            route("get", "/api/agents/{id}/payload", "run_payload", "Get the payload, gzip-compressed."),
-            get(payload::get),
-        ),
-        (
-            route("get", "/api/agents/{id}/events", "agent_output", "Follow a run as server-sent events."),
-            get(events::get),
-        ),
-        (route("post", "/api/agents/{id}/resume", "run_resume", "Resume a run."), post(rest::resume)),
-        (route("post", "/api/agents/{id}/stop", "agent_stop", "Stop a run."), post(rest::stop)),
-        (
-            route("post", "/api/agents/prune", "run_prune", "Remove runs that ended long ago."),
-            post(rest::prune),
-        ),
-        (
-            route("get", "/ws/{conversation_id}", "agent_start", "Talk with the model over a WebSocket."),
-            any(chat::connect),
-        ),
-        (
-            route("get", "/ws/agent/{agent_id}", "run_show", "View and control a run over a WebSocket."),
-            any(viewer::connect),
-        ),
+        route("get", "/api/events", "events", Same, get(rest::events)),
+        route("get", "/api/tools", "run_tools", Same, get(rest::tools)),
+        route("get", "/api/agents", "run_list", json::<rest::ListedRuns>(), get(rest::list)),
+        route("post", "/api/agents", "run_create", json::<rest::Created>(), post(rest::create)),
+        route("get", "/api/agents/{id}", "run_show", Same, get(rest::show)),
+        route("delete", "/api/agents/{id}", "run_delete", json::<rest::Deleted>(), delete(rest::delete)),
+        route("get", "/api/agents/{id}/payload", "run_payload", Text("text/plain"), get(payload::get)),
+        route("get", "/api/agents/{id}/events", "agent_output", Text("text/event-stream"), get(events::get)),
+        route("post", "/api/agents/{id}/resume", "run_resume", Same, post(rest::resume)),
+        route("post", "/api/agents/{id}/stop", "agent_stop", json::<rest::Stopping>(), post(rest::stop)),
+        route("post", "/api/agents/prune", "run_prune", json::<rest::PrunedRuns>(), post(rest::prune)),
+        route("get", "/ws/{conversation_id}", "agent_start", Socket, any(chat::connect)),
+        route("get", "/ws/agent/{agent_id}", "run_show", Socket, any(viewer::connect)),
+        route("post", "/api/fleet/projects", "project_add", Same, post(http_rest::add_project)),
     ]
+}
+
+fn json<T: JsonSchema>() -> RouteAnswer {
+    RouteAnswer::Json(Schema::of_output::<T>())
 }
 
 async fn engine(context: &RequestContext) -> Result<&Engine, Response> {
