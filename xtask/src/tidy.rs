@@ -42,7 +42,7 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// What core may use: words and decisions need no more.
-const CORE_MAY_USE: &[&str] = &["jiff", "serde", "thiserror"];
+const CORE_MAY_USE: &[&str] = &["jiff", "schemars", "serde", "thiserror"];
 
 /// Crates that never see the event loop.
 const SYNCHRONOUS: &[&str] = &["crewkit-core", "crewkit-pack"];

@@ -33,7 +33,7 @@ pub fn selection(config: &Config, catalog: &Catalog) -> Result<Selection, Failur
 }
 
 /// Serves one client until its input ends. Every operation but pack's is carried out by the server of the home, or by this
-/// process if it owns the home.
+/// process if it owns the home: then the end of its input, or a signal, ends all work.
 pub fn run(config: &Config, in_process: bool) -> Result<(), Failure> {
     let catalog = catalog()?;
     let selection = selection(config, &catalog)?;
@@ -41,28 +41,31 @@ pub fn run(config: &Config, in_process: bool) -> Result<(), Failure> {
         let owner = Owner::of_long_command(config, in_process);
         let session = Session::open(config, owner, Source::Tool).await?;
         let services = Arc::clone(session.services());
-        if session.is_in_process() {
+        let limits = config.limits();
+        let serving = serve_stdio(catalog, Arc::clone(&services), selection, &limits);
+        let served = if session.is_in_process() {
+            let mut signals = serve::Signals::new().map_err(broken)?;
             // Work that an earlier owner left goes on before anybody asks for it.
-            let services = Arc::clone(&services);
-            tokio::spawn(async move {
+            let opening = tokio::spawn(async move {
                 if let Err(error) = services.agents.engine().await {
                     tracing::error!(%error, "the run store could not be opened; its tools will say so");
                 }
             });
-        }
-        let limits = config.limits();
-        let serving = serve_stdio(catalog, services, selection, &limits);
-        if session.is_in_process() {
-            let mut signals = serve::Signals::new().map_err(broken)?;
-            tokio::select! {
-                served = serving => served?,
-                () = signals.next() => tracing::info!("stopping"),
-            }
+            let served = tokio::select! {
+                served = serving => served,
+                () = signals.next() => {
+                    tracing::info!("stopping");
+                    Ok(())
+                }
+            };
+            // What it takes up while it opens has to be ended too.
+            let _ = opening.await;
+            served
         } else {
-            serving.await?;
-        }
+            serving.await
+        };
         session.close().await;
-        Ok(())
+        served
     })
 }
 

@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crewkit_agent::Engine;
-use crewkit_core::run::StopReason;
 use crewkit_core::{Code, Secret};
 use crewkit_fleet::backend::local::{Local, LocalFleet};
 use crewkit_fleet::{AnyFleet, Fleet};
@@ -176,6 +175,7 @@ fn serve(
         }
         tracing::info!(pid = record.pid, build = %record.build, "the server owns its home");
         tokio::spawn(stop_on_signal(signals, stop.clone()));
+        tokio::spawn(stop_claiming(engine.clone(), stop.clone()));
         let ownership = Arc::new(ownership);
         let (runs, fleet) = (engine.clone(), Arc::clone(&local_fleet));
         let has_work = move || {
@@ -186,10 +186,7 @@ fn serve(
         crewkit_server::http::serve(listeners, router, peer_policy(config), limits, stop).await;
         kept.finish_commands(grace).await;
         if control.ends_work.load(Ordering::Relaxed) {
-            crate::local::end_tasks(&local_fleet).await;
-            if let Err(error) = engine.stop_all(StopReason::ServerStopped).await {
-                tracing::warn!(%error, "a run could not be stopped");
-            }
+            crate::local::end_work(Some(&local_fleet), Some(&engine), Duration::MAX).await;
         }
         crate::local::close(&local_fleet).await;
         engine.shutdown().await;
@@ -197,6 +194,12 @@ fn serve(
         drop(ownership);
         Ok(())
     })
+}
+
+/// Leaves runs that wait for a slot to the next server as soon as this one is about to end.
+async fn stop_claiming(engine: Engine, stop: CancellationToken) {
+    stop.cancelled().await;
+    engine.stop_claiming();
 }
 
 /// The fleet on this machine: the server's own, or beside it if that one is on Coder.

@@ -121,7 +121,7 @@ async fn result(session: &Session, id: &str, json: bool) -> Result<Exit, Failure
     Ok(if status["status"] == "completed" { Exit::Ok } else { Exit::Failed })
 }
 
-/// Leaves the run working after the first Ctrl-C; stops it if a second one comes.
+/// Leaves the run working after the first Ctrl-C; stops it if a second one comes. A run of this process ends with it.
 async fn interrupted(
     session: &Session,
     id: &str,
@@ -131,8 +131,7 @@ async fn interrupted(
     let short = runs_text::short(id);
     if session.is_in_process() {
         output::talk(&format!(
-            "Run {short} goes on with the next server of this home. Follow: crewkit runs output {short} --follow · \
-             stop: crewkit runs stop {short}"
+            "Stopping run {short}, which works in this process. Go on with it: crewkit runs resume {short}"
         ));
         return Ok(Exit::Interrupted);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crewkit_core::Code;
+use crewkit_core::{Code, Limits};
 use crewkit_fleet::AnyFleet;
 use crewkit_server::Services;
 use crewkit_server::ops::{self, Catalog, Source};
@@ -19,6 +19,8 @@ use crate::{local, mcp, output, pack};
 
 /// Pause before a server that is gone is looked for again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// Time a process has to be gone after it was killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who carries out operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +36,8 @@ pub enum Owner {
 impl Owner {
     /// Who carries out the operations of `mcp` and `run`.
     ///
-    /// A job of a CI system and the first process of a container start no server that outlives them. Without Unix sockets
-    /// there is no server to connect to.
+    /// A job of a CI system and the first process of a container leave nothing behind that outlives them. Without Unix
+    /// sockets there is no server to connect to.
     pub fn of_long_command(config: &Config, in_process: bool) -> Self {
         let is_ci = std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "false" | "0"));
         if in_process {
@@ -62,14 +64,14 @@ pub struct Session {
     client: Option<Client>,
     /// The ownership of the home, if this process has it.
     ownership: Option<Ownership>,
-    grace: Duration,
+    limits: Limits,
 }
 
 impl Session {
     /// Takes the home if this process shall own it. A server is connected to by the first operation.
     pub async fn open(config: &Config, owner: Owner, source: Source) -> Result<Self, Failure> {
         let catalog = mcp::catalog()?;
-        let grace = Duration::from_secs(config.limits().shutdown_grace_seconds);
+        let limits = config.limits();
         let own = async || own_home(config, ServerKind::InProcess).await.map(|taken| taken.ownership);
         let ownership = match owner {
             Owner::Server => None,
@@ -84,12 +86,12 @@ impl Session {
             let pack = Some(Arc::new(pack::service(config.limits())?));
             let remote = Some(Arc::new(client.clone()) as Arc<_>);
             let services = Arc::new(Services { pack, remote, ..Services::default() });
-            return Ok(Self { catalog, services, source, client: Some(client), ownership: None, grace });
+            return Ok(Self { catalog, services, source, client: Some(client), ownership: None, limits });
         };
         let base = config.text("server.public_url").unwrap_or_default();
         let at = ServedAt { base, ports: &[], socket: None, lock: Some(ownership.store_lock()) };
         let services = Arc::new(cli::services(config, at)?);
-        Ok(Self { catalog, services, source, client: None, ownership: Some(ownership), grace })
+        Ok(Self { catalog, services, source, client: None, ownership: Some(ownership), limits })
     }
 
     /// What the operations work on.
@@ -168,14 +170,20 @@ impl Session {
         }
     }
 
-    /// Ends what this process owns, as the end of a server does: what can go on without it goes on, the rest waits for the
-    /// next owner.
+    /// Ends what this process owns, and its work: nobody could follow or stop what an owner without a socket left behind.
     pub async fn close(self) {
-        self.services.finish_commands(self.grace).await;
-        if let Some(AnyFleet::Local(fleet)) = &self.services.fleet {
+        self.services.finish_commands(Duration::from_secs(self.limits.shutdown_grace_seconds)).await;
+        let engine = self.services.agents.opened();
+        let fleet = match &self.services.fleet {
+            Some(AnyFleet::Local(fleet)) => Some(&**fleet),
+            _ => None,
+        };
+        let patience = Duration::from_secs(self.limits.driver_stop_grace_seconds) + KILL_PATIENCE;
+        local::end_work(fleet, engine, patience).await;
+        if let Some(fleet) = fleet {
             local::close(fleet).await;
         }
-        if let Some(engine) = self.services.agents.opened() {
+        if let Some(engine) = engine {
             engine.shutdown().await;
         }
         drop(self.ownership);

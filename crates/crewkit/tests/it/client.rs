@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -62,7 +62,7 @@ impl Window {
         Self::with(command)
     }
 
-    fn with(mut command: Command) -> Self {
+    pub(crate) fn with(mut command: Command) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take();
@@ -133,9 +133,19 @@ impl Window {
         Pid::from_child(&self.child)
     }
 
-    fn close(mut self) -> Option<i32> {
-        drop(self.input.take());
-        self.child.wait().unwrap().code()
+    /// Sends signals, or ends the input if there are none. Returns how the process ended.
+    pub(crate) fn end_by(mut self, signals: &[Signal]) -> ExitStatus {
+        if signals.is_empty() {
+            drop(self.input.take());
+        }
+        for signal in signals {
+            kill_process(self.pid(), *signal).unwrap();
+        }
+        self.child.wait().unwrap()
+    }
+
+    fn close(self) -> Option<i32> {
+        self.end_by(&[]).code()
     }
 }
 
@@ -179,6 +189,29 @@ fn several_windows_and_serve_share_one_home() {
     }
     assert_eq!((first.close(), second.close()), (Some(0), Some(0)));
     assert_eq!(json_of(home, &["runs", "list"])["runs"][0]["id"], id);
+    stop(home);
+}
+
+#[test]
+fn a_wait_goes_on_at_the_server_that_takes_over() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    std::fs::write(home.join("crewkit.toml"), DRIVERS).unwrap();
+    let mut window = Window::open(home, &[]);
+    let patient = json!({"contract": "x", "driver": "patient", "workdir": home});
+    let id = window.call("agent_start", &patient)["agent_id"].take();
+    wait_until("the run", || home.join("ready").exists());
+    window.begin("agent_wait", &json!({"agent_ids": [id], "timeout_seconds": 300}));
+    let waiting = window.asked;
+    window.call("agent_status", &json!({"agent_ids": [id]}));
+    let first = server(home);
+    let (code, out, err) = output(crewkit(home).env("CREWKIT_TEST_BUILD", "99.0.0+1").args(["runs", "list"]));
+    assert_eq!(code, 0, "{out} {err}");
+    assert_ne!(server(home), first);
+    std::fs::write(home.join("go"), "").unwrap();
+    window.asked = waiting;
+    let waited = window.end();
+    assert_eq!((&waited["done"], &waited["result"][0]["status"]), (&json!(true), &json!("completed")));
     stop(home);
 }
 
@@ -340,20 +373,23 @@ fn a_job_of_a_ci_system_leaves_nothing_behind() {
     let mut window = Window::with(command);
     assert_eq!(window.call("list_agents", &json!({}))["total_count"], 0);
     assert_eq!(server(home), window.pid(), "the window owns the home");
-    kill_process(window.pid(), Signal::TERM).unwrap();
-    assert_eq!(window.child.wait().unwrap().code(), Some(0), "a signal ends it in good order");
+    assert_eq!(window.end_by(&[Signal::TERM]).code(), Some(0), "a signal ends it in good order");
     assert!(record(home).is_none());
 }
 
 /// A command that is followed, and what it says on standard error.
-struct Followed {
-    child: Child,
+pub(crate) struct Followed {
+    pub(crate) child: Child,
     said: mpsc::Receiver<String>,
 }
 
 impl Followed {
     fn run(home: &Path, work: &Path, driver: &str) -> Self {
-        let mut command = crewkit(home);
+        Self::with(crewkit(home), work, driver)
+    }
+
+    /// Starts `command`, which is `crewkit` as it is to be run, with a run whose driver works by the time this returns.
+    pub(crate) fn with(mut command: Command, work: &Path, driver: &str) -> Self {
         command.args(["run", "sleep", "--driver", driver, "--dir"]).arg(work);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -364,7 +400,7 @@ impl Followed {
         Self { child, said }
     }
 
-    fn says(&self, part: &str) -> String {
+    pub(crate) fn says(&self, part: &str) -> String {
         loop {
             let line = self.said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("it never says {part:?}"));
             if line.contains(part) {
@@ -373,7 +409,7 @@ impl Followed {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
@@ -438,7 +474,7 @@ fn a_server_that_ends_leaves_the_process_of_a_run_to_the_next() {
 }
 
 /// Everything that this process has started and that is still there, by process, user and start time.
-fn descendants() -> Vec<String> {
+pub(crate) fn descendants() -> Vec<String> {
     let mut found = vec![std::process::id()];
     let mut described = Vec::new();
     let processes: Vec<(u32, u32, String)> = std::fs::read_dir("/proc")
@@ -474,7 +510,7 @@ const ALONE: &str = "CREWKIT_TEST_IN_A_PROCESS_OF_ITS_OWN";
 
 /// Runs the test `name` again in a process of its own that inherits every orphan below it, so that everything the test has
 /// started can be told from what other tests have. Returns whether this is that process.
-fn is_alone(name: &str) -> bool {
+pub(crate) fn is_alone(name: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
         return true;

@@ -10,8 +10,14 @@ mod equip_kill;
 mod fleet;
 #[cfg(target_os = "linux")]
 mod follow;
+#[cfg(target_os = "linux")]
+mod grace;
 mod hostile;
 mod hostile_fleet;
+#[cfg(target_os = "linux")]
+mod in_process;
+#[cfg(target_os = "linux")]
+mod killed;
 mod local_models;
 mod pack;
 mod resources;

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::mpsc;
 
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
@@ -65,9 +67,34 @@ fn a_window_reads_runs_and_hears_of_them_although_the_server_is_killed() {
     }
     window.send("resources/subscribe", &json!({"uri": "crewkit://runs/agent-none"}));
     assert!(window.answer()["error"].is_object());
-    // Who watches starts no server that somebody stopped.
+    // Who watches starts no server that somebody stopped. It finds one that hangs up at once, twice: who would start another
+    // then waits with the right to do so, since the home is not free.
+    let announced = std::fs::read(home.join("run/server.json")).unwrap();
     stop(home);
     assert_eq!(crate::support::record(home), None);
+    let lock =
+        |name: &str| std::fs::OpenOptions::new().write(true).open(home.join("run").join(name)).unwrap();
+    let (owner, starter) = (lock("server.lock"), lock("start.lock"));
+    owner.try_lock().expect("a server was started");
+    for _ in 0..2 {
+        be_looked_for(home, &announced);
+    }
+    starter.try_lock().expect("a server is about to be started");
+}
+
+/// Listens in the place of a server until somebody connects, which must not take longer than `PATIENCE`.
+fn be_looked_for(home: &Path, announced: &[u8]) {
+    let record: Value = serde_json::from_slice(announced).unwrap();
+    let socket = record["socket"].as_str().unwrap().to_owned();
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::fs::write(home.join("run/server.json"), announced).unwrap();
+    let (tell, connected) = mpsc::channel();
+    std::thread::spawn(move || {
+        let accepted = listener.accept().map(drop);
+        std::fs::remove_file(socket).unwrap();
+        tell.send(accepted)
+    });
+    connected.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 
 #[test]

@@ -544,7 +544,7 @@ fn of_many_clients_at_once_one_starts_the_server_and_all_use_it() {
 #[test]
 fn no_server_is_started_from_inside_a_sandbox_an_agent_or_another_user() {
     let home = tempfile::tempdir().unwrap();
-    for mark in ["CREWKIT_RUN", "CREWKIT_TASK", "CREWKIT_FLEET"] {
+    for mark in ["CREWKIT_RUN", "CREWKIT_TASK"] {
         let mut command = client(home.path(), &[]);
         command.env(mark, "x");
         assert!(refused(home.path(), command).contains(mark));
