@@ -7,7 +7,8 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use crewkit_agent::StoreLock;
-use crewkit_fleet::AnyFleet;
+use crewkit_fleet::backend::coder::Intents;
+use crewkit_fleet::{AnyFleet, FleetError};
 use crewkit_server::Services;
 use crewkit_server::services::Agents;
 
@@ -302,6 +303,8 @@ pub struct ServedAt<'a> {
     pub socket: Option<PathBuf>,
     /// The lock of the home, if this process has it.
     pub lock: Option<Arc<StoreLock>>,
+    /// What is under way on Coder.
+    pub intents: Arc<Intents>,
 }
 
 /// The services of this process.
@@ -311,7 +314,15 @@ pub fn services(config: &Config, at: ServedAt<'_>) -> Result<Services, Failure> 
     options.server_socket = at.socket;
     options.lock = at.lock;
     let agents = Arc::new(Agents::lazy(options));
-    let fleet = match fleet::service(config, &pack)? {
+    let engine = Arc::clone(&agents);
+    at.intents.keep_in(move || {
+        let agents = Arc::clone(&engine);
+        Box::pin(async move {
+            let engine = agents.engine().await.map_err(|error| FleetError::unavailable(error.to_string()))?;
+            Ok(engine.documents())
+        })
+    });
+    let fleet = match fleet::service(config, &pack, &at.intents)? {
         Some(coder) => coder,
         None => AnyFleet::Local(local::fleet(config, &pack, &agents)?),
     };

@@ -130,13 +130,16 @@ fn serve(
             ports: &ports,
             socket: Some(socket::path(&config.home)),
             lock: Some(ownership.store_lock()),
+            intents: Arc::default(),
         };
+        let intents = Arc::clone(&at.intents);
         let services = crate::cli::services(config, at)?;
         let services = Arc::new(Services { server: Some(Arc::clone(&control)), ..services });
         // Opened now, so that the work an earlier server left is found before anybody asks.
         let grace = Duration::from_secs(limits.shutdown_grace_seconds);
         let engine = open_engine(&services, &working).await?;
         let local_fleet = local_fleet(config, &services)?;
+        services.fleet.iter().for_each(crate::fleet::take_up);
         crate::local::open(&local_fleet, kind == ServerKind::Foreground).await;
         #[cfg(unix)]
         {
@@ -154,6 +157,7 @@ fn serve(
             own: Arc::clone(&services),
             engine: engine.clone(),
             local_fleet: Arc::clone(&local_fleet),
+            intents: Arc::clone(&intents),
         };
         let askers = Askers::new(askers::make(shared), serde_json::json!(record), limits.server_askers);
         let records = Arc::new(SessionRecords::new(config.home.join("state").join("mcp-sessions"), &limits));
@@ -180,7 +184,7 @@ fn serve(
         let (runs, fleet) = (engine.clone(), Arc::clone(&local_fleet));
         let has_work = move || {
             let has_tasks = |fleet: &Fleet<Local>| !fleet.backend().agents_with_open_tasks().is_empty();
-            runs.active() > 0 || fleet.opened().is_some_and(has_tasks)
+            runs.active() > 0 || intents.is_busy() || fleet.opened().is_some_and(has_tasks)
         };
         tokio::spawn(stop_by_itself(config, kind, Arc::downgrade(&ownership), has_work, stop.clone()));
         crewkit_server::http::serve(listeners, router, peer_policy(config), limits, stop).await;

@@ -473,22 +473,6 @@ async fn killed_before_any_command_of_its_scripts_a_workspace_is_old_or_new() {
 }
 
 #[tokio::test]
-async fn a_new_agent_gets_its_kit_when_its_workspace_can_be_reached() {
-    let world = World::new(&[]).await;
-    checked("create_agent", world.fleet.create_agent(new_agent("papi")).await.unwrap());
-    assert!(world.fleet.backend().is_settling());
-    std::fs::create_dir(world.dir("papi")).unwrap();
-    {
-        let mut sim = world.sim.world();
-        sim.workspace_mut("papi").directory = Some(world.dir("papi"));
-        sim.finish_builds();
-    }
-    world.fleet.backend().settled().await;
-    assert_eq!(world.tree("papi").len(), 3);
-    assert_eq!(world.shown("papi").await["drift_count"], 0);
-}
-
-#[tokio::test]
 async fn a_kit_of_a_megabyte_and_of_many_files_arrives_whole() {
     let world = World::new(&["papi"]).await;
     let large: String = (0..250_000)
@@ -505,4 +489,66 @@ async fn a_kit_of_a_megabyte_and_of_many_files_arrives_whole() {
     let bound = "x".repeat(5 << 20);
     world.kit.set("default", &[("large.txt", &bound)]);
     assert!(world.equip("papi").await["error"].as_str().unwrap().contains("limits.fleet_kit_bytes"));
+}
+
+/// A start script that clones: before it is done, a terminal opens in the wrong directory.
+#[tokio::test]
+async fn a_new_agent_gets_its_kit_in_its_directory_when_its_start_script_is_done() {
+    let world = World::new(&[]).await;
+    world.sim.world().slow_scripts = true;
+    let created = world.fleet.create_agent(new_agent("papi")).await.unwrap();
+    assert!(created.message.contains("when its start script is done"), "{}", created.message);
+    world.sim.world().workspace_mut("papi").directory = Some(world.dir("papi"));
+    world.sim.world().finish_builds();
+    let shown = world.shown("papi").await;
+    assert!(shown["error"].as_str().unwrap().contains("start script"), "{shown}");
+    let looks = || world.sim.count("GET", "/api/v2/users/me/workspace/papi");
+    let before = looks();
+    while looks() < before + 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(std::fs::read_dir(world.home.path()).unwrap().count(), 0, "nothing lands elsewhere");
+
+    world.sim.world().finish_scripts();
+    world.fleet.backend().settled().await;
+    assert_eq!(world.tree("papi").len(), 3);
+    assert_eq!(world.shown("papi").await["drift_count"], 0);
+}
+
+#[tokio::test]
+async fn a_kit_does_not_show_in_the_status_of_the_repository_unless_it_is_tracked() {
+    let world = World::new(&["papi"]).await;
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
+        let mut command = std::process::Command::new("git");
+        let output = command.args(identity).args(arguments).current_dir(world.dir("papi")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    git(&["init", "-q"]);
+    world.write("papi", "mine.txt", "x");
+    world.kit.set("default", &[("AGENTS.md", "one\n"), ("docs/[a] b*.md", "two\n")]);
+    assert_eq!(world.equip("papi").await["changed"], 2);
+    assert_eq!(git(&["status", "--porcelain", "--untracked-files=all"]), "?? mine.txt\n");
+    git(&["add", "-f", "AGENTS.md"]);
+    git(&["commit", "-q", "-m", "x"]);
+    world.kit.set("default", &[("AGENTS.md", "changed\n"), ("new.md", "")]);
+    world.equip("papi").await;
+    assert_eq!(git(&["status", "--porcelain", "--untracked-files=all"]), " M AGENTS.md\n?? mine.txt\n");
+    let exclude = std::fs::read_to_string(world.dir("papi").join(".git/info/exclude")).unwrap();
+    assert_eq!(exclude.matches("# crewkit kit begin").count(), 1, "{exclude}");
+    assert!(!exclude.contains("docs/"), "{exclude}");
+}
+
+#[tokio::test]
+async fn no_shell_is_left_in_a_workspace() {
+    let world = World::new(&["papi"]).await;
+    world.equip("papi").await;
+    for _ in 0..3 {
+        world.shown("papi").await;
+        world.drift("papi").await;
+    }
+    while world.sim.shells() > 0 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -1,10 +1,13 @@
 //! Starting, stopping, deleting and waiting in detail.
 
-use crewkit_fleet::ErrorKind;
-use crewkit_fleet::model::{LogQuery, TaskSource, TaskStatus, WaitForAgent};
-use crewkit_testkit::coder::{Profile, Template};
+use std::sync::Arc;
 
-use super::support::{Fixture, detail, fixture, history, json, named, new_agent, refused, start};
+use crewkit_fleet::ErrorKind;
+use crewkit_fleet::backend::coder::Intents;
+use crewkit_fleet::model::{LogQuery, TaskSource, TaskStatus, WaitForAgent};
+use crewkit_testkit::coder::{Profile, SimCoder, Template};
+
+use super::support::{Fixture, detail, fixture, fleet, history, json, named, new_agent, refused, start};
 
 #[tokio::test]
 async fn the_agent_itself_has_the_last_word_on_whether_it_works() {
@@ -135,8 +138,8 @@ async fn a_delete_goes_through_in_every_status() {
 }
 
 #[tokio::test]
-async fn a_delete_waits_for_a_build_and_cancels_it_where_it_may() {
-    let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+async fn a_delete_that_meets_a_build_is_carried_out_when_the_build_ends() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_36).await;
     {
         let mut world = sim.world();
         world.add_template(Template {
@@ -148,14 +151,112 @@ async fn a_delete_waits_for_a_build_and_cancels_it_where_it_may() {
         world.add_agent("stuck").status = "starting".to_owned();
         world.add_workspace("cancelable", "fleetbot", "free").status = "starting".to_owned();
     }
-    let error = refused(ErrorKind::Conflict, fleet.delete_agent(named("stuck")).await);
-    assert_eq!(detail(&error, "reason"), "build_active");
-    assert_eq!(detail(&error, "coder_status"), 409);
-    assert_eq!(fleet.delete_agent(named("cancelable")).await.unwrap().status.as_str(), "deleting");
+    for name in ["stuck", "cancelable"] {
+        let deleted = fleet.delete_agent(named(name)).await.unwrap();
+        assert_eq!(deleted.status.as_str(), "deleting");
+        assert!(deleted.message.contains("another build is under way"), "{}", deleted.message);
+        let shown = fleet.show_agent(named(name)).await.unwrap().agent;
+        assert_eq!(shown.status.as_str(), "deleting", "nobody may take it for an agent at work");
+    }
+    sim.world().finish_builds();
+    fleet.backend().settled().await;
+    for name in ["stuck", "cancelable"] {
+        assert_eq!(sim.world().workspace_mut(name).status, "deleting", "{name}");
+    }
+}
 
-    sim.world().builds_end_after_reads = Some(2);
-    fleet.create_agent(new_agent("young")).await.unwrap();
-    assert_eq!(fleet.delete_agent(named("young")).await.unwrap().status.as_str(), "deleting");
+/// Coder refuses a chained start of a task's workspace, and tells nobody.
+#[tokio::test]
+async fn a_restart_is_two_builds_and_the_answer_comes_with_the_second() {
+    for profile in [Profile::V2_27, Profile::V2_36] {
+        let Fixture { sim, fleet } = fixture(profile).await;
+        sim.world().add_agent("papi");
+        sim.world().builds_end_after_reads = Some(1);
+        let restarted = fleet.restart_agent(named("papi")).await.unwrap();
+        assert_eq!(restarted.status.as_str(), "starting", "{profile:?}: {}", restarted.message);
+        fleet.backend().settled().await;
+        assert_eq!(sim.world().workspace_mut("papi").status, "running", "{profile:?}");
+
+        // One that is stopped is started; one in the middle of a build is refused.
+        "stopped".clone_into(&mut sim.world().workspace_mut("papi").status);
+        assert_eq!(fleet.restart_agent(named("papi")).await.unwrap().status.as_str(), "starting");
+        fleet.backend().settled().await;
+        sim.world().builds_end_after_reads = None;
+        "starting".clone_into(&mut sim.world().workspace_mut("papi").status);
+        let error = refused(ErrorKind::Conflict, fleet.restart_agent(named("papi")).await);
+        assert_eq!(detail(&error, "reason"), "build_active");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_goes_away_leaves_nothing_half_done() {
+    let Fixture { sim, fleet } = fixture(Profile::V2_36).await;
+    sim.world().add_agent("papi");
+    let asked = tokio::spawn({
+        let fleet = fleet.clone();
+        async move { fleet.restart_agent(named("papi")).await }
+    });
+    while sim.count("POST", "/api/v2/workspaces/") == 0 {
+        tokio::task::yield_now().await;
+    }
+    asked.abort();
+    let _ = asked.await;
+    sim.world().finish_builds();
+    sim.world().builds_end_after_reads = Some(0);
+    fleet.backend().settled().await;
+    assert_eq!(sim.world().workspace_mut("papi").status, "running");
+}
+
+/// A runtime that is dropped with everything on it stands for a server that was killed.
+#[test]
+fn what_a_killed_server_left_on_coder_is_finished_by_the_next() {
+    let outer = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let (sim, engine) = outer.block_on(async {
+        let options = crewkit_agent::Options::new(home.path().join("home"));
+        let engine = crewkit_agent::Engine::open(options).await.unwrap();
+        (SimCoder::start(Profile::V2_36).await.unwrap(), engine)
+    });
+    let on_record = || {
+        let (intents, documents) = (Arc::new(Intents::default()), engine.documents());
+        intents.keep_in(move || {
+            let documents = documents.clone();
+            Box::pin(async move { Ok(documents) })
+        });
+        fleet(&sim, |settings| settings.intents = intents)
+    };
+    sim.world().add_agent("papi");
+    sim.world().add_agent("doomed").status = "starting".to_owned();
+
+    let killed = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    killed.block_on(async {
+        let fleet = on_record();
+        fleet.delete_agent(named("doomed")).await.unwrap();
+        let restart = fleet.restart_agent(named("papi"));
+        let stopping = async {
+            while sim.count("POST", "/api/v2/workspaces/") < 2 {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! { _ = restart => panic!("it has not stopped yet"), () = stopping => {} }
+    });
+    killed.shutdown_background();
+    sim.world().finish_builds();
+    assert_eq!(sim.world().workspace_mut("papi").status, "stopped");
+
+    outer.block_on(async {
+        sim.world().builds_end_after_reads = Some(0);
+        let next = on_record();
+        next.backend().take_up().await.unwrap();
+        next.backend().settled().await;
+        assert_eq!(sim.world().workspace_mut("papi").status, "running");
+        assert_eq!(sim.world().workspace_mut("doomed").status, "deleting");
+        let again = on_record();
+        again.backend().take_up().await.unwrap();
+        again.backend().settled().await;
+        assert_eq!(sim.world().workspace_mut("doomed").status, "deleting", "nothing is left on record");
+    });
+    outer.shutdown_background();
 }
 
 #[tokio::test]

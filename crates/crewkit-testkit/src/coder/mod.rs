@@ -5,6 +5,7 @@
 //! workspace JSON). Tests change the [`World`] directly and switch on [`Fault`]s.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -119,6 +120,8 @@ struct Sim {
     requests: Mutex<Vec<Recorded>>,
     delays: Mutex<Delays>,
     rates: Mutex<faults::Rates>,
+    /// Shells in workspaces that have not ended.
+    shells: AtomicUsize,
 }
 
 impl SimCoder {
@@ -155,6 +158,7 @@ impl SimCoder {
             requests: Mutex::default(),
             delays: Mutex::default(),
             rates: Mutex::default(),
+            shells: AtomicUsize::new(0),
         });
         let server = tokio::spawn(serve(listener, Arc::clone(&sim), tls));
         Ok(Self { address, sim, server })
@@ -193,6 +197,11 @@ impl SimCoder {
     /// Every request so far.
     pub fn requests(&self) -> Vec<Recorded> {
         lock(&self.sim.requests).clone()
+    }
+
+    /// Shells in workspaces that have not ended, whether or not anybody is connected to them.
+    pub fn shells(&self) -> usize {
+        self.sim.shells.load(Ordering::SeqCst)
     }
 
     /// Forgets the requests so far.

@@ -167,7 +167,7 @@ fn resources(world: &World, profile: Profile, workspace: &SimWorkspace) -> Value
                 "environment_variables": {
                     "CODER_URL": "http://simulated", "GH_TOKEN": SECRET, "CLAUDE_CODE_OAUTH_TOKEN": SECRET,
                 },
-                "directory": "/workspaces/setup", "expanded_directory": "/workspaces/setup",
+                "directory": workspace.directory, "expanded_directory": workspace.directory.clone().unwrap_or_default(),
                 "apps": apps(world, profile, workspace),
                 "health": {"healthy": workspace.agent_status == "connected"},
                 "scripts": [{"script": format!("#!/bin/sh\nexport TOKEN={SECRET}\n{padding}"), "run_on_start": true}],
@@ -191,7 +191,7 @@ pub(super) fn build(world: &World, profile: Profile, workspace: &SimWorkspace) -
         "workspace_name": workspace.name, "workspace_owner_id": workspace.owner,
         "template_version_id": workspace.version, "build_number": workspace.build_number,
         "transition": transition, "reason": "initiator",
-        "job": {"status": if workspace.is_building() { "running" } else { "succeeded" }, "queue_position": 0},
+        "job": {"status": if workspace.status == "pending" { "pending" } else if workspace.is_building() { "running" } else { "succeeded" }, "queue_position": 0},
         "resources": resources(world, profile, workspace), "deadline": null, "max_deadline": null,
         "status": workspace.status, "daily_cost": 0, "template_version_preset_id": workspace.preset,
         "has_external_agent": false,

@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -14,6 +16,22 @@ use super::render::SECRET;
 use super::world::User;
 use super::{Sim, lock};
 use crate::pty::Pty;
+
+/// A shell in a workspace. Coder keeps one for five minutes after its connection ended, unless it ends by itself.
+struct OpenShell(Arc<Sim>);
+
+impl OpenShell {
+    fn new(sim: Arc<Sim>) -> Self {
+        sim.shells.fetch_add(1, Ordering::SeqCst);
+        Self(sim)
+    }
+}
+
+impl Drop for OpenShell {
+    fn drop(&mut self) {
+        self.0.shells.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// Where a terminal opens.
 #[derive(Debug)]
@@ -43,8 +61,15 @@ pub(super) fn place(sim: &Sim, user: &User, agent: &str) -> Option<Place> {
 }
 
 /// Runs `command` as the login shell would, types what the client sends and sends what is printed.
-pub(super) async fn run(socket: WebSocket, place: Place, command: String, trouble: Option<Trouble>) {
+pub(super) async fn run(
+    sim: Arc<Sim>,
+    socket: WebSocket,
+    place: Place,
+    command: String,
+    trouble: Option<Trouble>,
+) {
     let Some((mut child, terminal)) = start(&place, &command) else { return };
+    let shell = OpenShell::new(sim);
     let (Ok(mut screen), Ok(mut keyboard)) = (terminal.try_clone(), terminal.try_clone()) else { return };
     let (print, mut printed) = mpsc::channel::<Vec<u8>>(16);
     std::thread::spawn(move || {
@@ -94,6 +119,7 @@ pub(super) async fn run(socket: WebSocket, place: Place, command: String, troubl
                 match trouble {
                     Some(Trouble::EndsAfter(most)) if count > most => {
                         let _ = child.kill().await;
+                        drop(shell);
                         return;
                     }
                     Some(Trouble::LosesConnectionAfter(most)) if count > most => {
@@ -113,6 +139,7 @@ pub(super) async fn run(socket: WebSocket, place: Place, command: String, troubl
         while printed.recv().await.is_some() {}
         drop(key);
         let _ = child.wait().await;
+        drop(shell);
     });
 }
 
@@ -120,7 +147,10 @@ pub(super) async fn run(socket: WebSocket, place: Place, command: String, troubl
 fn start(place: &Place, command: &str) -> Option<(Child, File)> {
     let terminal = Pty::open().ok()?;
     let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(command).current_dir(&place.directory).env_clear();
+    // Before the start script has made the directory, a terminal opens at home.
+    let home = place.directory.parent().unwrap_or(&place.directory);
+    let directory = if place.directory.exists() { &place.directory } else { home };
+    shell.arg("-c").arg(command).current_dir(directory).env_clear();
     let path = place.path.clone().or_else(|| std::env::var("PATH").ok()).unwrap_or_default();
     shell
         .env("PATH", path)

@@ -24,6 +24,8 @@ pub struct World {
     pub path_apps: bool,
     /// Bytes of padding in each workspace, as scripts and environment of real ones have.
     pub padding: usize,
+    /// Whether start scripts of new builds take until [`World::finish_scripts`].
+    pub slow_scripts: bool,
     /// Builds end by themselves after their workspace was read this often.
     pub builds_end_after_reads: Option<usize>,
     profile: Profile,
@@ -217,8 +219,7 @@ pub struct SimWorkspace {
     /// `running`, `stopped` and so on.
     pub status: String,
     pub(super) reads_left: Option<usize>,
-    /// What starts when the current build is done.
-    pub(super) then_start: bool,
+    pub(super) slow_script: bool,
     /// Status of its process.
     pub agent_status: String,
     /// Lifecycle of its process.
@@ -318,11 +319,8 @@ impl SimWorkspace {
         self.reads_left = None;
         if end == "running" {
             "connected".clone_into(&mut self.agent_status);
-            "ready".clone_into(&mut self.lifecycle);
-        }
-        if self.then_start && end == "stopped" {
-            self.then_start = false;
-            self.begin("starting", None);
+            let lifecycle = if self.slow_script { "starting" } else { "ready" };
+            lifecycle.clone_into(&mut self.lifecycle);
         }
     }
 }
@@ -351,6 +349,7 @@ impl World {
             app_host: String::new(),
             path_apps: true,
             padding: 0,
+            slow_scripts: false,
             builds_end_after_reads: None,
             profile,
         };
@@ -455,7 +454,7 @@ impl World {
             build_number: 1,
             status: "pending".to_owned(),
             reads_left: self.builds_end_after_reads,
-            then_start: false,
+            slow_script: self.slow_scripts,
             agent_status: "connecting".to_owned(),
             lifecycle: "created".to_owned(),
             app_health: "healthy".to_owned(),
@@ -507,6 +506,17 @@ impl World {
         for workspace in &mut self.workspaces {
             workspace.rendered = None;
             workspace.finish();
+        }
+    }
+
+    /// Ends every start script: the directory of its workspace is there from now on.
+    pub fn finish_scripts(&mut self) {
+        for workspace in self.workspaces.iter_mut().filter(|it| it.lifecycle == "starting") {
+            workspace.rendered = None;
+            "ready".clone_into(&mut workspace.lifecycle);
+            if let Some(directory) = &workspace.directory {
+                std::fs::create_dir_all(directory).unwrap_or_else(|error| panic!("{error}"));
+            }
         }
     }
 

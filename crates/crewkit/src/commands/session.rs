@@ -89,7 +89,13 @@ impl Session {
             return Ok(Self { catalog, services, source, client: Some(client), ownership: None, limits });
         };
         let base = config.text("server.public_url").unwrap_or_default();
-        let at = ServedAt { base, ports: &[], socket: None, lock: Some(ownership.store_lock()) };
+        let at = ServedAt {
+            base,
+            ports: &[],
+            socket: None,
+            lock: Some(ownership.store_lock()),
+            intents: Arc::default(),
+        };
         let services = Arc::new(cli::services(config, at)?);
         Ok(Self { catalog, services, source, client: None, ownership: Some(ownership), limits })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crewkit_core::{Code, Secret};
-use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings};
+use crewkit_fleet::backend::coder::{CoderBackend, CoderSettings, Intents};
 use crewkit_fleet::time::Clock;
 use crewkit_fleet::{AnyFleet, Fleet, FleetOptions};
 use crewkit_pack::commands::Pack;
@@ -17,7 +17,11 @@ use crate::failure::Failure;
 use crate::local;
 
 /// The fleet the settings describe; none when they name no place for workspaces.
-pub fn service(config: &Config, pack: &Arc<Pack>) -> Result<Option<AnyFleet>, Failure> {
+pub fn service(
+    config: &Config,
+    pack: &Arc<Pack>,
+    intents: &Arc<Intents>,
+) -> Result<Option<AnyFleet>, Failure> {
     let Some(url) = config.text("fleet.coder.url") else { return Ok(None) };
     let wrong = |message: String| Failure::new(Code::SettingInvalid, message);
     let mut settings = CoderSettings::new(url, token(config)?);
@@ -29,9 +33,22 @@ pub fn service(config: &Config, pack: &Arc<Pack>) -> Result<Option<AnyFleet>, Fa
     settings.limits = config.limits();
     settings.kit = Some(Arc::new(PackKit::new(Arc::clone(pack))));
     settings.profiles = local::profiles(config)?;
+    settings.intents = Arc::clone(intents);
     let backend = CoderBackend::new(settings, Clock::system())
         .map_err(|error| wrong(format!("`fleet.coder`: {error}")))?;
     Ok(Some(AnyFleet::Coder(Box::new(Fleet::new(backend, service_options(config)?)))))
+}
+
+/// Goes on with what an earlier server left on the Coder of this fleet, if it is on one.
+pub fn take_up(fleet: &AnyFleet) {
+    if let AnyFleet::Coder(fleet) = fleet {
+        let backend = fleet.backend().clone();
+        tokio::spawn(async move {
+            if let Err(error) = backend.take_up().await {
+                tracing::warn!(%error, "what an earlier server left on Coder is not known");
+            }
+        });
+    }
 }
 
 /// How the fleet behaves, wherever its workspaces are.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crewkit_agent::{Engine, is_secret};
 use crewkit_core::Secret;
 use crewkit_fleet::LOCAL;
+use crewkit_fleet::backend::coder::Intents;
 use crewkit_fleet::backend::local::LocalFleet;
 use crewkit_server::Services;
 use crewkit_server::asker::{Asker, Hello, MakeAsker};
@@ -29,6 +30,8 @@ pub struct SharedServices {
     pub engine: Engine,
     /// The fleet on this machine.
     pub local_fleet: Arc<LocalFleet>,
+    /// What is under way on Coder.
+    pub intents: Arc<Intents>,
 }
 
 /// Makes askers. Clients that say the same share one, as long as the configuration stays the same.
@@ -66,8 +69,11 @@ fn asker(shared: &SharedServices, hello: &Hello) -> Result<Asker, Failure> {
     shared.engine.learn(secrets_of(hello));
     let directory = hello.directory.clone();
     let here = local::for_asker(&shared.local_fleet, &config, &pack, &settings, directory)?;
-    let (fleet, other_fleets) = match fleet::service(&config, &pack)? {
-        Some(on_coder) => (on_coder, vec![here]),
+    let (fleet, other_fleets) = match fleet::service(&config, &pack, &shared.intents)? {
+        Some(on_coder) => {
+            fleet::take_up(&on_coder);
+            (on_coder, vec![here])
+        }
         // The server's own Coder, if it has one.
         None => (here, shared.own.fleet.iter().filter(|own| own.place() != LOCAL).cloned().collect()),
     };

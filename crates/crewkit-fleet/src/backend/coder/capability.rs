@@ -20,8 +20,6 @@ impl Version {
     pub(super) const TASK_SEND: Self = Self { major: 2, minor: 27 };
     /// Tasks exist from here on.
     pub(super) const TASKS: Self = Self { major: 2, minor: 26 };
-    /// A build can name its successor from here on.
-    pub(super) const BUILD_ON_SUCCESS: Self = Self { major: 2, minor: 36 };
 
     /// Reads `v2.27.1+230b55b` and the like.
     pub(super) fn parse(text: &str) -> Option<Self> {

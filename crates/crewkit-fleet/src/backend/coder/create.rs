@@ -8,28 +8,22 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde::Serialize;
-use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::agentapi::{self, Activity, Typing};
 use super::capability::Version;
 use super::error::{CoderError, unclear};
-use super::project::version_of;
-use super::record::LIVE_CHECK;
+use super::intents::{Intent, Work};
+use super::project::{aliases, version_of};
 use super::wire::{CoderTask, ParameterValue, Workspace};
-use super::{CoderHandle, Inner, kit};
+use super::{CoderHandle, Inner};
 use crate::backend::{AgentRecord, Made, NewAgent};
 use crate::error::FleetError;
-use crate::history::Intervention;
+use crate::filter::UNKNOWN_ROLE;
 use crate::model::RoleOrigin;
 
 /// Looks for a workspace whose creation was not confirmed, and the time between them.
 const LOOKS: u32 = 4;
 const LOOK: Duration = Duration::from_millis(500);
-/// How long a spec waits for its agent to be ready, and how often that is looked at.
-const DELIVER_WITHIN: Duration = Duration::from_mins(30);
-const DELIVER_LOOK: Duration = Duration::from_secs(3);
-const DELIVER_PAUSE: Duration = Duration::from_millis(200);
 
 /// How the spec reaches the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +82,21 @@ pub(super) async fn create(inner: &Arc<Inner>, new: NewAgent<'_>) -> Result<Made
         None => (None, None),
     };
     let mut note = preset_overrides(inner, version, preset, prompt.as_deref()).await?;
+    let project = new.project;
+    let names = aliases(&project.name, &project.template_name, &project.template_id, &project.organization);
+    let role = new.role.map_or(UNKNOWN_ROLE, |role| role.name.as_str());
+    let kit = inner.has_kit_for(role, &names);
+    let intents = &inner.settings.intents;
+    if intents.of(&inner.place()).await?.iter().any(|intent| new.name.is(&intent.name)) {
+        return Err(FleetError::already_exists(new.name.as_str()));
+    }
     let ways = ways(inner.client.version(), prompt, role_value.is_some());
     for way in &ways {
+        let spec = (*way == Way::Later).then(|| new.spec.to_owned());
+        let work = Work::Create { role: role.to_owned(), spec, kit };
+        // Recorded before Coder is asked: whatever happens then, the agent gets its kit and its spec.
+        let intent = inner.new_intent(new.name.as_str(), None, work);
+        intents.put(intent.clone()).await?;
         let outcome = match way {
             Way::Task => create_task(inner, &new, version, preset).await,
             Way::Parameter(_) | Way::Later => {
@@ -104,28 +111,36 @@ pub(super) async fn create(inner: &Arc<Inner>, new: NewAgent<'_>) -> Result<Made
             }
         };
         let workspace = match outcome {
-            Ok(workspace) => workspace,
+            Ok(workspace) => Ok(workspace),
             Err(error) if *way == Way::Task && is_no_task(&error) => continue,
             Err(error) if error.leaves_doubt() => {
                 note = Some("Coder's answer was lost; the workspace was found by its name".to_owned());
-                look_for(inner, &new, &error).await?
+                look_for(inner, &new, &error).await
             }
-            Err(error) => return Err(refused(error, &new)),
+            Err(error) => Err(refused(error, &new)),
         };
-        if *way == Way::Later {
-            note = Some("the spec will be sent when the agent is ready".to_owned());
-        }
+        let workspace = match workspace {
+            Ok(workspace) => workspace,
+            Err(error) => {
+                intents.done(&intent).await;
+                return Err(error);
+            }
+        };
         let agent = describe(inner, workspace, &new);
-        let spec = (*way == Way::Later).then(|| new.spec.to_owned());
-        let needs_kit = inner.has_kit_for(&agent);
-        if needs_kit {
-            let kit = "its kit goes in when the workspace can be reached";
-            note = Some(note.map_or_else(|| kit.to_owned(), |note| format!("{note}; {kit}")));
-        }
-        if needs_kit || spec.is_some() {
-            inner.settling.spawn(settle(Arc::clone(inner), agent.clone(), spec, needs_kit));
-        }
-        return Ok(Made { agent, note });
+        let made = Intent { workspace: Some(agent.handle.workspace.id), ..intent };
+        // What could not be recorded is found by its name.
+        let _ = intents.put(made).await;
+        inner.carry_out(&agent.name, None);
+        let more = match way {
+            Way::Later => Some("its spec is sent when its start script is done"),
+            _ => None,
+        };
+        let kit = kit.then_some(match way {
+            Way::Later => "its kit goes in before that",
+            _ => "its kit goes in when its start script is done; its first task may start without it",
+        });
+        let notes: Vec<&str> = note.as_deref().into_iter().chain(more).chain(kit).collect();
+        return Ok(Made { agent, note: (!notes.is_empty()).then(|| notes.join("; ")) });
     }
     Err(CoderError::RouteMissing { route: "tasks".to_owned() }.into())
 }
@@ -261,54 +276,6 @@ fn describe(inner: &Inner, workspace: Workspace, new: &NewAgent<'_>) -> AgentRec
     }
     agent.spec = Some(new.spec.to_owned());
     agent
-}
-
-/// Waits for the workspace to be reachable and puts the kit in, then for the agent to be ready and gives it its spec if
-/// it has none yet; each once.
-async fn settle(
-    inner: Arc<Inner>,
-    agent: AgentRecord<CoderHandle>,
-    mut spec: Option<String>,
-    mut needs_kit: bool,
-) {
-    let until = Instant::now() + DELIVER_WITHIN;
-    while Instant::now() < until {
-        // Coder tells of changes; some of its versions tell at once that there is a workspace.
-        tokio::join!(inner.changed(&agent.handle, DELIVER_LOOK), tokio::time::sleep(DELIVER_PAUSE));
-        let workspace = match inner.reread(&agent.name).await {
-            Ok(Some(workspace)) if workspace.id == agent.handle.workspace.id => workspace,
-            Ok(_) => return,
-            Err(_) => continue,
-        };
-        let mut now = inner.record(workspace);
-        now.role.clone_from(&agent.role);
-        if needs_kit && kit::is_reachable(&now) {
-            inner.first_kit(&now).await;
-            needs_kit = false;
-        }
-        if !needs_kit && spec.is_none() {
-            return;
-        }
-        if spec.is_none() || !now.status.availability().is_online() {
-            continue;
-        }
-        let places = inner.task_places(&now.handle).await;
-        if !matches!(agentapi::activity(&inner.client, &places, LIVE_CHECK).await, Ok(Activity::Stable)) {
-            continue;
-        }
-        let Some(spec) = spec.take() else { return };
-        let time = Duration::from_millis(inner.settings.limits.fleet_coder_send_ms);
-        match agentapi::type_in(&inner.client, &places, Typing::Message, &spec, time).await {
-            Ok(()) => {
-                let at = inner.clock.now();
-                inner.journal.note(agent.handle.workspace.id, Intervention::Started { at, text: spec });
-            }
-            // Whether it arrived is not known, and twice would be worse than not at all.
-            Err(error) => tracing::warn!(agent = agent.name, %error, "the spec was not confirmed"),
-        }
-        return;
-    }
-    tracing::warn!(agent = agent.name, "the workspace did not become ready for its spec or kit");
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ struct Sight {
 }
 
 async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) -> Option<Found> {
-    let seen = sight(&pty::run(&inner.client, agent.id, &look_script(), until).await.ok()?);
+    let seen = sight(&pty::run(&inner.client, agent, &look_script(), until).await.ok()?);
     let facts = GitFacts { branch: seen.branch, sha: seen.sha, dirty: seen.dirty };
     let git = || Found::Git(Metadata { git: Some(facts.clone()), ..Metadata::default() });
     let Some(tasks) = seen.taskfile.as_deref().and_then(|text| meta_tasks(text).ok()) else {
@@ -149,7 +149,7 @@ async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) ->
     }
     let seconds = inner.client.limits().fleet_metadata_field_ms.div_ceil(1000);
     let script = if seen.has_task { task_script(&tasks, seconds) } else { plain_script(&tasks, seconds) };
-    let lines = pty::run(&inner.client, agent.id, &script, until).await.ok()?;
+    let lines = pty::run(&inner.client, agent, &script, until).await.ok()?;
     let mut results = results(&lines, &tasks);
     let fields = tasks.into_iter().map(|task| {
         let outcome = match (results.remove(&task.name), &task.plain) {

@@ -12,7 +12,6 @@ use std::time::Duration;
 use crewkit_core::{AgentName, Limits, Secret};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{AgentRecord, Backend, BackendInfo, Early, Interrupted, Made, Moved, NewAgent, Rows, TaskOrder};
@@ -31,9 +30,11 @@ mod circuit;
 mod client;
 mod create;
 mod error;
+mod intents;
 mod journal;
 mod kit;
 mod metadata;
+mod owner;
 mod project;
 mod pty;
 mod record;
@@ -46,6 +47,7 @@ mod wire;
 
 use client::Client;
 pub use client::SettingsError;
+pub use intents::Intents;
 pub use kit::Profiles;
 
 /// How Coder is reached and which of its workspaces are meant.
@@ -71,6 +73,8 @@ pub struct CoderSettings {
     pub profiles: Profiles,
     /// Limits on time and size.
     pub limits: Limits,
+    /// What is under way, shared by everything that this server does on any Coder.
+    pub intents: Arc<Intents>,
 }
 
 impl std::fmt::Debug for CoderSettings {
@@ -94,6 +98,7 @@ impl CoderSettings {
             kit: None,
             profiles: Profiles::default(),
             limits: Limits::default(),
+            intents: Arc::default(),
         }
     }
 }
@@ -121,8 +126,6 @@ struct Inner {
     workspace_count: AtomicUsize,
     journal: journal::Journal,
     kit_locks: kit::Locks,
-    /// What is still to be done for new agents.
-    settling: TaskTracker,
 }
 
 /// What the backend needs to act on an agent.
@@ -185,7 +188,6 @@ impl CoderBackend {
                 workspace_count: AtomicUsize::new(record::UNKNOWN_COUNT),
                 journal,
                 kit_locks: kit::Locks::default(),
-                settling: TaskTracker::new(),
             }),
         })
     }
@@ -200,16 +202,17 @@ impl CoderBackend {
         self.inner.drift(choice).await
     }
 
-    /// Whether new agents still wait for their spec or kit, which only this process can bring them.
-    pub fn is_settling(&self) -> bool {
-        !self.inner.settling.is_empty()
+    /// Goes on with what an earlier server left on this Coder.
+    pub async fn take_up(&self) -> Result<(), FleetError> {
+        self.inner.take_up().await
     }
 
-    /// Returns when no new agent waits any more.
+    /// Returns when nothing is under way any more.
     pub async fn settled(&self) {
-        self.inner.settling.close();
-        self.inner.settling.wait().await;
-        self.inner.settling.reopen();
+        let tasks = &self.inner.settings.intents.tasks;
+        tasks.close();
+        tasks.wait().await;
+        tasks.reopen();
     }
 }
 
@@ -258,7 +261,19 @@ impl Backend for CoderBackend {
     }
 
     async fn create(&self, new: NewAgent<'_>) -> Result<Made<CoderHandle>, FleetError> {
-        create::create(&self.inner, new).await
+        let inner = Arc::clone(&self.inner);
+        let (name, project, role) = (new.name.clone(), new.project.clone(), new.role.cloned());
+        let (spec, key, source) = (new.spec.to_owned(), new.key.map(str::to_owned), new.source);
+        // Not in the request, which may go away at any time.
+        let creating = self.inner.settings.intents.tasks.spawn(async move {
+            let (role, key) = (role.as_ref(), key.as_deref());
+            let new = NewAgent { name: &name, project: &project, role, spec: &spec, source, key };
+            Box::pin(create::create(&inner, new)).await
+        });
+        creating.await.unwrap_or_else(|_| {
+            Err(FleetError::unavailable("the outcome is not known; list_agents shows whether it was made")
+                .with("outcome", "unknown"))
+        })
     }
 
     async fn delete(&self, agent: &AgentRecord<CoderHandle>) -> Result<Moved, FleetError> {

@@ -1,5 +1,7 @@
 //! Runs commands in a workspace through Coder's web terminal, which needs no helper inside.
 
+use std::time::Duration;
+
 use futures_util::{SinkExt, StreamExt};
 use reqwest::Upgraded;
 use serde_json::json;
@@ -12,6 +14,7 @@ use uuid::Uuid;
 
 use super::client::Client;
 use super::error::CoderError;
+use super::wire::WorkspaceAgent;
 
 /// Printed by a script before and after what matters; a terminal may print other things around it.
 pub(super) const BEGIN: &str = "crewkit-begin";
@@ -20,7 +23,7 @@ pub(super) const END: &str = "crewkit-end";
 /// Runs `script` with `sh` where the process `agent` lives, and gives the lines between [`BEGIN`] and [`END`].
 pub(super) async fn run(
     client: &Client,
-    agent: Uuid,
+    agent: &WorkspaceAgent,
     script: &str,
     until: Instant,
 ) -> Result<Vec<String>, CoderError> {
@@ -29,8 +32,10 @@ pub(super) async fn run(
         let mut shell = Shell::open(client, agent, until).await?;
         return shell.type_in(script, b"").await.map_err(|lost| lost.error);
     }
-    let command = format!("exec sh -c {}", quoted(script));
-    Terminal::open(client, agent, &command, until).await?.lines().await
+    let directory = &agent.expanded_directory;
+    let change = if directory.is_empty() { String::new() } else { format!("cd {} && ", quoted(directory)) };
+    let command = format!("{change}exec sh -c {}", quoted(script));
+    Terminal::open(client, agent.id, &command, until).await?.lines().await
 }
 
 /// Longest script that goes into the address.
@@ -118,6 +123,8 @@ impl Terminal {
 const PIECE: usize = 16 * 1024;
 /// Length of a typed line: a terminal loses what is beyond its own limit, which is 1024 on some systems.
 const LINE: usize = 512;
+/// How long a shell that is no longer needed may take to end.
+const END_WITHIN: Duration = Duration::from_secs(5);
 /// Printed when a shell is ready to be typed into.
 const READY: &str = "crewkit-ready";
 
@@ -133,17 +140,41 @@ pub(super) struct Lost {
 }
 
 /// A shell in a workspace that is given scripts one after the other.
-pub(super) struct Shell(Terminal);
+pub(super) struct Shell(Option<Terminal>);
+
+/// Ends the shell in the workspace. Coder keeps one whose connection ended for five minutes, as use of the workspace.
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let (Some(mut terminal), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        terminal.until = Instant::now() + END_WITHIN;
+        runtime.spawn(async move {
+            // A script that still runs is left to end; the shell reads this afterwards.
+            if terminal.send("0\n").await.is_ok() {
+                while let Ok(true) = terminal.more().await {}
+            }
+        });
+    }
+}
 
 impl Shell {
-    pub(super) async fn open(client: &Client, agent: Uuid, until: Instant) -> Result<Self, CoderError> {
-        let mut terminal = Terminal::open(client, agent, BOOTSTRAP, until).await?;
+    /// Opens a shell in the directory the agent works in.
+    pub(super) async fn open(
+        client: &Client,
+        agent: &WorkspaceAgent,
+        until: Instant,
+    ) -> Result<Self, CoderError> {
+        let directory = &agent.expanded_directory;
+        let change =
+            if directory.is_empty() { String::new() } else { format!("cd {} && ", quoted(directory)) };
+        let mut terminal = Terminal::open(client, agent.id, &format!("{change}{BOOTSTRAP}"), until).await?;
         while !terminal.printed.windows(READY.len()).any(|text| text == READY.as_bytes()) {
             if !terminal.more().await? {
                 return Err(closed());
             }
         }
-        Ok(Self(terminal))
+        Ok(Self(Some(terminal)))
     }
 
     /// Runs `script`, which may call `input` to read `data`, and gives the lines between [`BEGIN`] and [`END`].
@@ -151,8 +182,9 @@ impl Shell {
         let data = typed(data);
         let script = typed(format!("input() {{ head -c {} | base64 -d; }}\n{script}", data.len()).as_bytes());
         let all = format!("{}\n{script}{data}", script.len());
-        self.0.send(&all).await.map_err(|error| Lost { error, may_run: false })?;
-        self.0.lines().await.map_err(|error| Lost { error, may_run: true })
+        let Some(terminal) = &mut self.0 else { return Err(Lost { error: closed(), may_run: false }) };
+        terminal.send(&all).await.map_err(|error| Lost { error, may_run: false })?;
+        terminal.lines().await.map_err(|error| Lost { error, may_run: true })
     }
 }
 

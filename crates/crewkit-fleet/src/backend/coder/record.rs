@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::agentapi::{self, Activity};
 use super::capability::TasksRoute;
 use super::error::CoderError;
+use super::intents::Work;
 use super::project::aliases;
 use super::sse::Events;
 use super::status::{self, Digest, Membership};
@@ -250,7 +251,9 @@ impl Inner {
             workspace.template_display_name.clone()
         };
         let fresh = last.as_ref().filter(|report| report.at > workspace.latest_build.created_at);
-        let is_busy = verdict.status == AgentStatus::Busy;
+        let is_deleting = self.intent(&workspace.name).is_some_and(|intent| intent.work == Work::Delete);
+        let status = if is_deleting { AgentStatus::Deleting.into() } else { verdict.status };
+        let is_busy = status == AgentStatus::Busy;
         let spec = self.specs.get(workspace.id);
         let current_task = fresh
             .map(|report| report.message.clone())
@@ -259,7 +262,7 @@ impl Inner {
         AgentRecord {
             name: workspace.name.clone(),
             workspace_id: workspace.id.to_string(),
-            status: verdict.status,
+            status,
             role: UNKNOWN_ROLE.to_owned(),
             project_aliases: aliases(
                 &project,

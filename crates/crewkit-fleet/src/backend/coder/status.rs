@@ -198,7 +198,7 @@ pub(super) fn judge(workspace: &Workspace, reports: &[Report]) -> Verdict {
 fn not_running(workspace: &Workspace) -> Verdict {
     let build = &workspace.latest_build;
     let status =
-        build.status.parse().map_or_else(|_| StatusWord::Foreign(build.status.clone()), StatusWord::Known);
+        build.word().parse().map_or_else(|_| StatusWord::Foreign(build.status.clone()), StatusWord::Known);
     let failed = status == AgentStatus::Failed;
     let health = if failed {
         let said = build.job.error.clone().filter(|error| !error.is_empty());

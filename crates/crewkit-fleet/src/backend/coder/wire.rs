@@ -57,6 +57,8 @@ impl Workspace {
 pub(super) struct Build {
     pub(super) id: Uuid,
     pub(super) status: String,
+    #[serde(default)]
+    pub(super) transition: String,
     pub(super) created_at: Moment,
     pub(super) updated_at: Moment,
     pub(super) template_version_id: Uuid,
@@ -71,6 +73,17 @@ pub(super) struct Build {
     pub(super) job: Job,
     #[serde(default, deserialize_with = "null_is_empty")]
     pub(super) resources: Vec<Resource>,
+}
+
+impl Build {
+    /// The status; one that waits for a provisioner is told by what it is to do.
+    pub(super) fn word(&self) -> &str {
+        match (self.status.as_str(), self.transition.as_str()) {
+            ("pending", "delete") => "deleting",
+            ("pending", "stop") => "stopping",
+            (status, _) => status,
+        }
+    }
 }
 
 /// What the provisioner says about a build.
@@ -95,6 +108,9 @@ pub(super) struct WorkspaceAgent {
     pub(super) status: String,
     #[serde(default)]
     pub(super) lifecycle_state: String,
+    /// Where the agent works; a terminal opens elsewhere while the directory is missing.
+    #[serde(default)]
+    pub(super) expanded_directory: String,
     #[serde(default, deserialize_with = "null_is_empty")]
     pub(super) apps: Vec<App>,
 }

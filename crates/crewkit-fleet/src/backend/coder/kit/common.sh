@@ -38,6 +38,21 @@ look() {
   fi
 }
 
+# Keeps the files of the kit out of the status of the repository; those that it tracks stay in.
+exclude() {
+  e=$(git rev-parse --git-path info/exclude 2>/dev/null) || return 0
+  p=$(git rev-parse --show-prefix 2>/dev/null) || return 0
+  mkdir -p "${e%/*}" && { [ -e "$e" ] || : >"$e"; } || return 0
+  {
+    sed '/^# crewkit kit begin$/,/^# crewkit kit end$/d' "$e"
+    echo '# crewkit kit begin'
+    sed -n 's/^file [0-9a-f]* [0-9]* //p' $k/manifest | while IFS= read -r f; do
+      printf '/%s%s\n' "$p" "$f" | sed 's/[][*?\\]/\\&/g'
+    done
+    echo '# crewkit kit end'
+  } >"$e.$$" && mv -f "$e.$$" "$e" || rm -f "$e.$$"
+}
+
 # One deployment at a time. A lock whose process is gone, or that is older than any deployment can be, is nobody's.
 lock() {
   w=0
@@ -73,6 +88,7 @@ finish() {
   fi
   [ -z "$bad" ] || stop "cannot write $bad; the rest of the kit is there, and equipping again goes on"
   if [ -f $r/manifest ]; then mv -f $r/manifest $k/manifest || stop 'cannot record the kit'; fi
+  if [ -f $k/manifest ]; then exclude; fi
   if [ -d $r/undo ]; then rm -rf $k/undo; mv $r/undo $k/undo; fi
   mv $r $k/done.$$ && rm -rf $k/done.$$
 }

@@ -18,7 +18,9 @@ use uuid::Uuid;
 
 use self::plan::{Mark, Outcome, Plan, Sight, is_place, sha256};
 use super::error::CoderError;
+use super::intents::{Intent, Work};
 use super::pty::{Shell, from_base64};
+use super::wire::WorkspaceAgent;
 use super::{CoderHandle, Inner};
 use crate::backend::AgentRecord;
 use crate::equip::{
@@ -54,11 +56,10 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    fn of(&self, agent: &AgentRecord<CoderHandle>) -> Option<String> {
-        let is_project =
-            |word: &str| agent.project_aliases.iter().any(|name| name.eq_ignore_ascii_case(word.trim()));
-        let role = self.roles.iter().find(|(role, project, _)| {
-            role.eq_ignore_ascii_case(&agent.role) && project.as_deref().is_none_or(is_project)
+    fn of(&self, role: &str, projects: &[String]) -> Option<String> {
+        let is_project = |word: &str| projects.iter().any(|name| name.eq_ignore_ascii_case(word.trim()));
+        let role = self.roles.iter().find(|(name, project, _)| {
+            name.eq_ignore_ascii_case(role) && project.as_deref().is_none_or(is_project)
         });
         let project = || self.projects.iter().find(|(project, _)| is_project(project));
         role.map(|(.., profile)| profile).or_else(|| project().map(|(_, profile)| profile)).cloned()
@@ -153,9 +154,11 @@ impl Inner {
     }
 
     /// Whether a new agent is to have a kit.
-    pub(super) fn has_kit_for(&self, agent: &AgentRecord<CoderHandle>) -> bool {
+    pub(super) fn has_kit_for(&self, role: &str, projects: &[String]) -> bool {
         let kit = self.settings.kit.as_ref();
-        kit.is_some_and(|kit| self.settings.profiles.of(agent).is_some() || kit.default_profile().is_some())
+        kit.is_some_and(|kit| {
+            self.settings.profiles.of(role, projects).is_some() || kit.default_profile().is_some()
+        })
     }
 
     /// Deploys the kit into a new workspace that can be reached for the first time.
@@ -182,6 +185,10 @@ impl Inner {
     /// The kit of one agent, for `show_agent`.
     pub(super) async fn shown_kit(&self, agent: &AgentRecord<CoderHandle>) -> Option<AgentKit> {
         self.settings.kit.as_ref()?;
+        if let Some(Intent { work: Work::Create { kit: true, .. }, .. }) = self.intent(&agent.name) {
+            let error = Some("its kit goes in when its start script is done".to_owned());
+            return Some(AgentKit { error, ..AgentKit::default() });
+        }
         let row = self.drift_one(agent).await;
         match row.error {
             Some(error) if error == NEVER_EQUIPPED => None,
@@ -237,7 +244,9 @@ impl Inner {
         let _held = lock.lock().await;
         let until = Instant::now() + Duration::from_millis(self.settings.limits.fleet_kit_ms);
         let asked = order.profile.clone().filter(|_| !order.rollback);
-        let usual = || self.settings.profiles.of(agent).or_else(|| stock.kit.default_profile());
+        let profiles = &self.settings.profiles;
+        let usual =
+            || profiles.of(&agent.role, &agent.project_aliases).or_else(|| stock.kit.default_profile());
         let done = if order.rollback {
             self.take_back(process, until).await
         } else {
@@ -257,7 +266,7 @@ impl Inner {
     async fn put_in(
         &self,
         stock: &Stock,
-        process: Uuid,
+        process: &WorkspaceAgent,
         asked: Option<String>,
         usual: &(dyn Fn() -> Option<String> + Sync),
         until: Instant,
@@ -318,7 +327,11 @@ impl Inner {
     }
 
     /// Takes the newest deployment into one workspace back; none when there is none.
-    async fn take_back(&self, process: Uuid, until: Instant) -> Result<Option<(String, Equipped)>, Trouble> {
+    async fn take_back(
+        &self,
+        process: &WorkspaceAgent,
+        until: Instant,
+    ) -> Result<Option<(String, Equipped)>, Trouble> {
         let mut shell =
             Shell::open(&self.client, process, until).await.map_err(|error| no_terminal(&error))?;
         let before = ask(&mut shell, &format!("{COMMON}{RESUME}"), b"").await?;
@@ -366,7 +379,7 @@ impl Inner {
     }
 
     /// What became of an order whose answer was lost: the workspace itself tells, once nothing is going on in it.
-    async fn settled_look(&self, process: Uuid, until: Instant) -> Option<Sight> {
+    async fn settled_look(&self, process: &WorkspaceAgent, until: Instant) -> Option<Sight> {
         for _ in 0..LOOKS {
             let sight = self.look(process, until).await.ok()?;
             if !sight.busy {
@@ -378,7 +391,7 @@ impl Inner {
     }
 
     /// Looks at the kit in a workspace; changes nothing.
-    async fn look(&self, process: Uuid, until: Instant) -> Result<Sight, Trouble> {
+    async fn look(&self, process: &WorkspaceAgent, until: Instant) -> Result<Sight, Trouble> {
         let mut shell =
             Shell::open(&self.client, process, until).await.map_err(|error| no_terminal(&error))?;
         ask(&mut shell, &format!("{COMMON}{LOOK}"), b"").await
@@ -386,14 +399,18 @@ impl Inner {
 }
 
 /// Why a workspace cannot be reached.
-const OFFLINE: &str = "its workspace is not running, or not connected to Coder yet";
+const OFFLINE: &str = "its workspace is not running, not connected to Coder, or its start script is not done";
 
-/// The process of Coder's in the workspace, when it is there.
-fn connected(agent: &AgentRecord<CoderHandle>) -> Option<Uuid> {
+/// The process of Coder's in the workspace, once its start script is done: what is put in earlier lands in another
+/// directory, or in the way of `git clone`.
+fn connected(agent: &AgentRecord<CoderHandle>) -> Option<&WorkspaceAgent> {
     let workspace = &agent.handle.workspace;
     let is_running = workspace.latest_build.status == "running";
-    let found = workspace.top_agents().find(|process| process.status == "connected");
-    found.filter(|_| is_running).map(|process| process.id)
+    let is_done = |process: &&WorkspaceAgent| {
+        let state = process.lifecycle_state.as_str();
+        process.status == "connected" && matches!(state, "ready" | "start_timeout" | "start_error")
+    };
+    workspace.top_agents().find(is_done).filter(|_| is_running)
 }
 
 /// Whether a new workspace can get its kit.
