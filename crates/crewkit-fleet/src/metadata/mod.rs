@@ -7,7 +7,6 @@ use crewkit_core::Limits;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub mod prefixed;
 pub mod runner;
 pub mod sandbox;
 pub mod server;

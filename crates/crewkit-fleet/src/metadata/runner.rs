@@ -18,7 +18,6 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::prefixed::Outcome;
 use super::sandbox::{ScratchDir, TaskfileCommands};
 use super::taskfile::{self, MetaTask};
 use super::{Field, GitFacts, Metadata, NO_DESCRIPTION, typed_value};
@@ -67,6 +66,15 @@ impl Told {
         };
         Metadata { git, ..metadata }
     }
+}
+
+/// What one field came to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It has this value.
+    Value(Value),
+    /// It has none, for this reason.
+    Error(String),
 }
 
 /// Where and how the commands of one collection run.
@@ -257,7 +265,6 @@ pub fn field(task: MetaTask, outcome: Outcome) -> Field {
     let (value, error) = match outcome {
         Outcome::Value(value) => (value, None),
         Outcome::Error(error) => (Value::Null, Some(error)),
-        Outcome::Unclear => (Value::Null, Some("it did not run".to_owned())),
     };
     let (include_in_list, problem) = match task.include_in_list {
         Ok(include) => (include, None),

@@ -41,9 +41,6 @@ pub struct MetaTask {
     pub include_in_list: Result<bool, String>,
     /// Commands a shell can run, or why only `task` can.
     pub plain: Result<Vec<String>, String>,
-    /// Whether it cannot share a `task` process: its lines carry another prefix than its name, since it has one of its
-    /// own or other tasks print some of them.
-    pub alone: bool,
 }
 
 /// Why a Taskfile could not be read.
@@ -98,20 +95,7 @@ fn meta_task(name: &str, task: &Value, shared_environment: Option<&str>) -> Opti
             Some(key) => Err(format!("the Taskfile sets `{key}`")),
             None => plain_commands(task),
         },
-        alone: ["prefix", "label", "deps"].iter().any(|key| task.contains_key(*key)) || runs_others(task),
     })
-}
-
-/// Whether some of its commands are other tasks.
-fn runs_others(task: &Map<String, Value>) -> bool {
-    let is_task = |command: &Value| {
-        let deferred = command.get("defer").unwrap_or(&Value::Null);
-        [command, deferred].iter().any(|it| it.get("task").is_some())
-    };
-    let commands = ["cmds", "cmd"].into_iter().filter_map(|key| task.get(key));
-    commands
-        .flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
-        .any(is_task)
 }
 
 fn include_in_list(meta: &Value) -> Result<bool, String> {
@@ -234,22 +218,7 @@ tasks:
         assert_eq!(tasks[1].plain, Err("a command uses a template".to_owned()));
         assert!(tasks[2].include_in_list.is_err());
         assert_eq!(tasks[3].include_in_list, Ok(false));
-        assert!(tasks[3].alone && tasks[3].plain.is_err());
-    }
-
-    #[test]
-    fn what_prints_under_another_name_is_run_alone() {
-        let tasks = "tasks:\n  \
-            own: {meta: {}, cmds: [echo x, {cmd: echo y}, {defer: echo z}]}\n  \
-            one: {meta: {}, cmd: echo x}\n  \
-            dep: {meta: {}, deps: [own], cmds: [echo x]}\n  \
-            call: {meta: {}, cmds: [echo x, {task: own}]}\n  \
-            late: {meta: {}, cmds: [{defer: {task: own}}]}\n  \
-            single: {meta: {}, cmd: {task: own}}\n  \
-            named: {meta: {}, label: other, cmds: [echo x]}\n";
-        let alone: Vec<_> =
-            meta_tasks(tasks).unwrap().into_iter().filter(|task| task.alone).map(|task| task.name).collect();
-        assert_eq!(alone, ["dep", "call", "late", "single", "named"]);
+        assert!(tasks[3].plain.is_err());
     }
 
     #[test]

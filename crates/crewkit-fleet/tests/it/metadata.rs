@@ -121,18 +121,18 @@ tasks:
     cmds: ["echo no metadata"]
 "#;
 
-/// A stand-in for `task` that runs every field as its own line of output, as the real one prefixes them.
+/// A stand-in for `task` that, as the real one, ends all fields of a process when one of them fails.
 const FAKE_TASK: &str = r#"#!/bin/sh
 names=
 for word in "$@"; do case "$word" in --*|prefixed) ;; *) names="$names $word" ;; esac; done
+case " $names " in *" fails "*) echo broken >&2; exit 201 ;; esac
 for name in $names; do
   case "$name" in
-    fails) echo "[fails] half"; echo "task: Failed to run task \"fails\": exit status 3" >&2; code=201 ;;
-    number) echo "[number] 42" ;;
-    *) echo "[$name] from task: $name" ;;
+    number) echo 42 ;;
+    templated) sleep 1000 ;;
+    *) echo "from task: $name" ;;
   esac
 done
-exit ${code:-0}
 "#;
 
 fn write(path: &Path, text: &str) {
@@ -144,7 +144,9 @@ fn programs(directory: &Path, fake_task: bool) -> String {
     use std::os::unix::fs::PermissionsExt;
     let bin = directory.join("bin");
     std::fs::create_dir(&bin).unwrap();
-    for name in ["sh", "base64", "tr", "head", "cat", "mktemp", "rm", "timeout", "git", "sleep"] {
+    for name in
+        ["sh", "base64", "tr", "head", "cat", "mktemp", "rm", "timeout", "git", "sleep", "mkdir", "rmdir"]
+    {
         let path = std::env::var("PATH").unwrap();
         let found = path.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
         if let Some(found) = found {
@@ -161,7 +163,8 @@ fn programs(directory: &Path, fake_task: bool) -> String {
 #[tokio::test]
 async fn a_taskfile_is_read_and_run_through_the_terminal() {
     for with_task in [false, true] {
-        let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
+        let Fixture { sim, .. } = fixture(Profile::V2_32).await;
+        let fleet = fleet(&sim, |settings| settings.limits.fleet_metadata_field_ms = 3_000);
         let home = tempfile::tempdir().unwrap();
         let work = home.path().join("work");
         std::fs::create_dir(&work).unwrap();
@@ -179,7 +182,8 @@ async fn a_taskfile_is_read_and_run_through_the_terminal() {
         assert_eq!(metadata["fails"]["value"], Value::Null);
         if with_task {
             assert_eq!(metadata["greeting"]["value"], "from task: greeting");
-            assert_eq!(metadata["fails"]["error"], "half\nexit status 3");
+            assert_eq!(metadata["fails"]["error"], "broken");
+            assert!(metadata["templated"]["error"].as_str().unwrap().contains("too long"), "{metadata}");
         } else {
             assert_eq!(
                 metadata["greeting"],

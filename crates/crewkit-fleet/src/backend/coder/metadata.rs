@@ -5,7 +5,9 @@
 //! 3. the Taskfile in the workspace, read and run through the web terminal;
 //! 4. branch and commit from git, and the pull request the agent reported.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use reqwest::Method;
 use tokio::time::Instant;
@@ -14,8 +16,7 @@ use super::pty::{self, BEGIN, END, from_base64, quoted};
 use super::sse::Events;
 use super::wire::{AgentMetadatum, NullableList, WorkspaceAgent};
 use super::{CoderHandle, Inner, agentapi};
-use crate::metadata::prefixed::{Outcome, outcomes};
-use crate::metadata::runner::field;
+use crate::metadata::runner::{Outcome, field};
 use crate::metadata::taskfile::{FILE_NAMES, MetaTask, meta_tasks};
 use crate::metadata::{Field, GitFacts, Metadata, NO_DESCRIPTION, is_field_name, typed_value};
 
@@ -147,17 +148,20 @@ async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) ->
     if tasks.is_empty() {
         return Some(git());
     }
-    let seconds = inner.client.limits().fleet_metadata_field_ms.div_ceil(1000);
-    let script = if seen.has_task { task_script(&tasks, seconds) } else { plain_script(&tasks, seconds) };
-    let lines = pty::run(&inner.client, agent, &script, until).await.ok()?;
-    let mut results = results(&lines, &tasks);
+    let limits = inner.client.limits();
+    // Below the time of the agent, so that what is slow does not hide the others.
+    let seconds = (limits.fleet_metadata_agent_ms / 6 * 5).min(limits.fleet_metadata_field_ms) / 1000;
+    let script = fields_script(&tasks, seen.has_task, seconds.max(1));
+    let margin = Duration::from_millis(limits.fleet_metadata_agent_ms / 12);
+    let lines = pty::run_for(&inner.client, agent, &script, until - margin).await.ok()?;
+    let mut results = results(&lines);
     let fields = tasks.into_iter().map(|task| {
         let outcome = match (results.remove(&task.name), &task.plain) {
             (Some(outcome), _) => outcome,
             (None, Err(reason)) if !seen.has_task => {
                 Outcome::Error(format!("{reason}, which needs `task`; it is not installed in the workspace"))
             }
-            (None, _) => Outcome::Unclear,
+            (None, _) => Outcome::Error(format!("took longer than {seconds} s")),
         };
         field(task, outcome)
     });
@@ -199,57 +203,41 @@ fn sight(lines: &[String]) -> Sight {
     seen
 }
 
-/// What every script that runs fields begins with: a place for their output and a bound on their time.
-fn prologue(seconds: u64) -> String {
-    format!(
-        "echo {BEGIN}\nd=$(mktemp -d) || exit 1\nexport NO_COLOR=1\nT=\ncommand -v timeout >/dev/null 2>&1 && T='timeout {seconds}'\n\
-         show() {{ printf '%s %s ' \"$1\" \"$(cat \"$d/$2.c\")\"; base64 <\"$d/$2.o\" | tr -d '\\n'; printf .; base64 <\"$d/$2.e\" | tr -d '\\n'; echo; }}\n"
-    )
-}
-
-/// One `task` process for all fields that can share it, and one for each that cannot.
-fn task_script(tasks: &[MetaTask], seconds: u64) -> String {
-    let mut script = prologue(seconds);
-    let shared: Vec<&str> = tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
-    let mut shown = String::new();
-    if !shared.is_empty() {
-        let _ = writeln!(
-            script,
-            "( $T task --silent --output prefixed --parallel {} >$d/all.o 2>$d/all.e; echo $? >$d/all.c ) &",
-            shared.join(" ")
-        );
-        shown.push_str("show all all\n");
-    }
-    for (index, task) in tasks.iter().enumerate().filter(|(_, task)| task.alone) {
-        let name = &task.name;
-        let _ = writeln!(
-            script,
-            "( $T task --silent {name} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &"
-        );
-        let _ = writeln!(shown, "show field:{name} {index}");
-    }
-    script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
-}
-
-/// One shell for each field whose commands are plain.
-fn plain_script(tasks: &[MetaTask], seconds: u64) -> String {
-    let mut script = prologue(seconds);
-    let mut shown = String::new();
+/// Runs each field in a process of its own, all at once, and prints each as it ends.
+fn fields_script(tasks: &[MetaTask], has_task: bool, seconds: u64) -> String {
+    let mut script = format!(
+        r#"echo {BEGIN}
+d=$(mktemp -d) || exit 1
+export NO_COLOR=1
+T=
+command -v timeout >/dev/null 2>&1 && T='timeout {seconds}'
+one() {{
+n=$1; i=$2; shift 2
+$T "$@" >"$d/$i.o" 2>"$d/$i.e"; c=$?
+until mkdir "$d/lock" 2>/dev/null; do sleep 0.1 2>/dev/null || sleep 1; done
+printf '%s %s ' "$n" $c; base64 <"$d/$i.o" | tr -d '\n'; printf .; base64 <"$d/$i.e" | tr -d '\n'; echo
+rmdir "$d/lock"
+}}
+"#
+    );
     for (index, task) in tasks.iter().enumerate() {
-        let Ok(commands) = &task.plain else { continue };
-        let commands = quoted(&commands.join("\n"));
-        let _ = writeln!(
-            script,
-            "( $T sh -ec {commands} >$d/{index}.o 2>$d/{index}.e; echo $? >$d/{index}.c ) &"
-        );
-        let _ = writeln!(shown, "show field:{} {index}", task.name);
+        let name = &task.name;
+        let _ = match &task.plain {
+            _ if has_task => writeln!(script, "one field:{name} {index} task --silent {name} &"),
+            Ok(commands) => {
+                let commands = quoted(&commands.join("\n"));
+                writeln!(script, "one field:{name} {index} sh -ec {commands} &")
+            }
+            Err(_) => continue,
+        };
     }
-    script + "wait\n" + &shown + &format!("rm -rf \"$d\"\necho {END}\n")
+    let _ = write!(script, "wait\nrm -rf \"$d\"\necho {END}\n");
+    script
 }
 
-/// What the fields came to, by name.
-fn results(lines: &[String], tasks: &[MetaTask]) -> std::collections::HashMap<String, Outcome> {
-    let mut found = std::collections::HashMap::new();
+/// What the fields that ended came to, by name.
+fn results(lines: &[String]) -> HashMap<String, Outcome> {
+    let mut found = HashMap::new();
     let text =
         |encoded: &str| String::from_utf8_lossy(&from_base64(encoded).unwrap_or_default()).into_owned();
     for line in lines {
@@ -257,24 +245,19 @@ fn results(lines: &[String], tasks: &[MetaTask]) -> std::collections::HashMap<St
         let (Some(key), Some(code), Some(output)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
-        let Some((stdout, stderr)) = output.split_once('.') else { continue };
-        let (stdout, stderr) = (text(stdout), text(stderr));
-        let succeeded = code == "0";
-        if key == "all" {
-            let shared: Vec<&str> =
-                tasks.iter().filter(|task| !task.alone).map(|task| task.name.as_str()).collect();
-            let outcomes = outcomes(&shared, &stdout, &stderr, succeeded);
-            found.extend(shared.into_iter().map(str::to_owned).zip(outcomes));
-        } else if let Some(name) = key.strip_prefix("field:") {
-            let outcome = match (succeeded, stderr.trim()) {
-                (true, _) => Outcome::Value(typed_value(&stdout)),
-                // What `timeout` ends with.
-                (false, "") if code == "124" => Outcome::Error("took too long and was ended".to_owned()),
-                (false, "") => Outcome::Error(format!("exit status {code}")),
-                (false, said) => Outcome::Error(said.to_owned()),
-            };
-            found.insert(name.to_owned(), outcome);
-        }
+        let (Some(name), Some((stdout, stderr))) = (key.strip_prefix("field:"), output.split_once('.'))
+        else {
+            continue;
+        };
+        let stderr = text(stderr);
+        let outcome = match (code, stderr.trim()) {
+            ("0", _) => Outcome::Value(typed_value(&text(stdout))),
+            // What `timeout` ends with.
+            ("124", "") => Outcome::Error("took too long and was ended".to_owned()),
+            (code, "") => Outcome::Error(format!("exit status {code}")),
+            (_, said) => Outcome::Error(said.to_owned()),
+        };
+        found.insert(name.to_owned(), outcome);
     }
     found
 }

@@ -38,6 +38,20 @@ pub(super) async fn run(
     Terminal::open(client, agent.id, &command, until).await?.lines().await
 }
 
+/// The same for a script that prints line by line: gives what it has printed when the time is over.
+pub(super) async fn run_for(
+    client: &Client,
+    agent: &WorkspaceAgent,
+    script: &str,
+    until: Instant,
+) -> Result<Vec<String>, CoderError> {
+    let mut shell = Shell::open(client, agent, until).await?;
+    match shell.type_in(script, b"").await {
+        Ok(lines) => Ok(lines),
+        Err(Lost { error, .. }) => shell.0.as_ref().and_then(Terminal::so_far).ok_or(error),
+    }
+}
+
 /// Longest script that goes into the address.
 const LONGEST_COMMAND: usize = 1500;
 
@@ -97,6 +111,15 @@ impl Terminal {
                 return Err(closed());
             }
         }
+    }
+
+    /// The whole lines since the first mark.
+    fn so_far(&self) -> Option<Vec<String>> {
+        let text = String::from_utf8_lossy(&self.printed);
+        let whole = &text[..text.rfind('\n')?];
+        let mut lines = whole.lines().map(|line| line.trim_end_matches('\r'));
+        lines.find(|line| *line == BEGIN)?;
+        Some(lines.map(str::to_owned).collect())
     }
 
     /// Types `text`, in pieces that every proxy lets through.
