@@ -469,6 +469,8 @@ impl<B: Backend> Fleet<B> {
     async fn live(&self, name: &AgentName, otherwise: &str) -> Result<Record<B>, FleetError> {
         let agent = self.backend.agent(name).await?;
         if !agent.status.availability().is_online() {
+            let is_stopped = agent.status == AgentStatus::Stopped;
+            let otherwise = if is_stopped { "start it with restart_agent" } else { otherwise };
             return Err(FleetError::bad_request(format!(
                 "Agent '{}' is offline (status {}); {otherwise}",
                 agent.name, agent.status

@@ -192,6 +192,7 @@ async fn statuses_are_those_of_the_data_model() {
     for word in ["stopped", "lost", "unready"] {
         let error = refused(ErrorKind::BadRequest, fleet.start_agent_task(start(word, "x")).await);
         assert_eq!(detail(&error, "reason"), "offline");
+        assert_eq!(error.message().contains("restart_agent"), word == "stopped", "{error}");
         let error = refused(ErrorKind::BadRequest, fleet.stop_agent_task(named(word)).await);
         assert_eq!(detail(&error, "reason"), "no_running_task");
     }
