@@ -212,8 +212,9 @@ pub trait ScanFs: Fs + Default {
     fn directory_id(&self, dir: &Self::Dir, path: &str, stat: &Stat) -> DirId;
     /// Whether times on the file system of `dir` come from this machine's clock.
     fn has_local_clock(&self, dir: &Self::Dir) -> bool;
-    /// The names in `dir`, with what they are.
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>>;
+    /// Opens the directory `path` below `dir`, or `dir` itself when it is empty, following no link; with the names in
+    /// it, and what they are.
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, Vec<(FileKind, OsString)>)>;
     /// Opens the file at `path` below `dir` for reading, following no link.
     fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File>;
     /// Opens a file or directory for reading, following links.

@@ -285,14 +285,20 @@ impl ScanFs for PathFs {
         false
     }
 
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>> {
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, Vec<(FileKind, OsString)>)> {
+        let dir = match path {
+            "" => dir.clone(),
+            path => self.open_dir(dir, &RelPath::new(path).map_err(io::Error::other)?)?,
+        };
         let entry = |entry: io::Result<fs::DirEntry>| {
             let entry = entry?;
             // It may vanish between the listing and the look.
             let metadata = super::found(fs::symlink_metadata(entry.path()))?;
             Ok(metadata.map(|metadata| (stat_from(&metadata).kind, entry.file_name())))
         };
-        fs::read_dir(dir)?.map(entry).filter_map(io::Result::transpose).collect()
+        let entries = fs::read_dir(&dir)?.map(entry).filter_map(io::Result::transpose);
+        let entries = entries.collect::<io::Result<_>>()?;
+        Ok((dir, entries))
     }
 
     fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File> {
