@@ -3,7 +3,6 @@
 //! For systems without directory handles. It keeps the same promises except against somebody who swaps a directory for a
 //! link between a look and the change that follows it.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -285,7 +284,7 @@ impl ScanFs for PathFs {
         false
     }
 
-    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, Vec<(FileKind, OsString)>)> {
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, super::DirEntries)> {
         let dir = match path {
             "" => dir.clone(),
             path => self.open_dir(dir, &RelPath::new(path).map_err(io::Error::other)?)?,

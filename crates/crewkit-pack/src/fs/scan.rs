@@ -149,9 +149,9 @@ pub(crate) fn walk<F: ScanFs>(
     mut visit: impl FnMut(&Item<'_, F>) -> Result<Next>,
 ) -> Result<()> {
     let depth = limits.pack_tree_depth;
-    let (cache, stat) = cache.unzip();
+    let (cache, known) = cache.unzip();
     let mut walk = Walk { fs, start: shown, depth, cache, visit: &mut visit, path: String::new() };
-    walk.directory(Above { dir: start, length: 0 }, stat.copied(), 0)
+    walk.directory(Above { dir: start, length: 0 }, known.copied(), 0)
 }
 
 struct Walk<'a, F, V> {

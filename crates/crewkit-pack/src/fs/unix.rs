@@ -1,6 +1,6 @@
 //! The real file system of Unix, through directory handles.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -297,7 +297,7 @@ impl ScanFs for UnixFs {
         has_local_clock(dir)
     }
 
-    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, Vec<(FileKind, OsString)>)> {
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, super::DirEntries)> {
         // A handle of its own, because the position in a directory belongs to the handle.
         let path = if path.is_empty() { "." } else { path };
         let dir = self.open_without_links(dir, path, DIRECTORY).map_err(not_a_directory)?;
