@@ -22,6 +22,8 @@ pub struct Caps {
     pub identical_stop: u64,
     /// Replies in a row without a call before the run stops.
     pub plain_replies: u64,
+    /// Time a request in flight has to end after the run was stopped or completed.
+    pub stop_grace: Duration,
 }
 
 impl Caps {
@@ -34,6 +36,7 @@ impl Caps {
             identical_warn: limits.agent_identical_calls_warn,
             identical_stop: limits.agent_identical_calls_stop,
             plain_replies: limits.agent_plain_replies,
+            stop_grace: Duration::from_secs(limits.llm_stop_grace_seconds),
         }
     }
 }

@@ -223,7 +223,13 @@ impl<'a> TurnLoop<'a> {
     }
 
     async fn request(&self, messages: &[Message], tools: &[Arc<ToolDef>]) -> Result<Reply, AskError> {
-        let ask = Ask { messages, tools, halt: &self.job.halt, on_text: self.job.on_text };
+        let ask = Ask {
+            messages,
+            tools,
+            halt: &self.job.halt,
+            stop_grace: self.job.caps.stop_grace,
+            on_text: self.job.on_text,
+        };
         self.job.model.ask(ask).await
     }
 

@@ -347,7 +347,11 @@ impl Engine {
             halt: attempt.stop.clone(),
             // A driver's turns are its own business unless the run asks for a cap.
             caps: Caps { turns: record.spec.max_turns.unwrap_or(0), ..caps(limits, &record.spec) },
-            grace: grace(limits, record.spec.pool),
+            grace: stop_grace(
+                Duration::from_secs(limits.driver_stop_grace_seconds),
+                limits,
+                record.spec.pool,
+            ),
             limits,
         }
     }
@@ -478,13 +482,13 @@ fn caps(limits: &Limits, spec: &RunSpec) -> Caps {
         turns: spec.max_turns.unwrap_or(configured.turns),
         tokens: spec.max_tokens.unwrap_or(configured.tokens),
         time: spec.max_seconds.map_or(configured.time, Duration::from_secs),
+        stop_grace: stop_grace(configured.stop_grace, limits, spec.pool),
         ..configured
     }
 }
 
-/// How long a process has to end by itself. Whoever stops a task of the fleet waits `fleet_stop_confirm_ms` for its end.
-fn grace(limits: &Limits, pool: Pool) -> Duration {
-    let configured = Duration::from_secs(limits.driver_stop_grace_seconds);
+/// How long a process or a request has to end by itself. Whoever stops a task of the fleet waits `fleet_stop_confirm_ms` for its end.
+fn stop_grace(configured: Duration, limits: &Limits, pool: Pool) -> Duration {
     match pool {
         Pool::Runs => configured,
         Pool::Fleet => configured.min(Duration::from_millis(limits.fleet_stop_confirm_ms) * 2 / 3),

@@ -116,7 +116,6 @@ pub struct EndpointModel {
     permits: Semaphore,
     queued: AtomicUsize,
     request_time: Duration,
-    stop_grace: Duration,
     limits: Arc<Limits>,
     tools_refused: LastRefusal,
     stream_refused: LastRefusal,
@@ -133,7 +132,6 @@ impl EndpointModel {
             permits: Semaphore::new(permits),
             queued: AtomicUsize::new(0),
             request_time: Duration::from_secs(limits.llm_request_seconds),
-            stop_grace: Duration::from_secs(limits.llm_stop_grace_seconds),
             tools_refused: LastRefusal::default(),
             stream_refused: LastRefusal::default(),
             limits,
@@ -184,7 +182,7 @@ impl EndpointModel {
                 }
                 tokio::select! {
                     outcome = self.attempt(ask, stream) => outcome,
-                    () = self.stop_grace_over(ask) => return Err(AskError::Halted),
+                    () = stop_grace_over(ask) => return Err(AskError::Halted),
                 }
             };
             let (what, retry_after) = match outcome {
@@ -220,13 +218,6 @@ impl EndpointModel {
                 () = ask.halt.cancelled() => return Err(AskError::Halted),
             }
         }
-    }
-
-    /// Returns when the run has been over for so long that its request in flight is given up. The contract lets such a request end
-    /// normally, but a model that does not answer must not hold the run's slot for ever.
-    async fn stop_grace_over(&self, ask: &Ask<'_>) {
-        ask.halt.cancelled().await;
-        tokio::time::sleep(self.stop_grace).await;
     }
 
     async fn permit(&self, ask: &Ask<'_>) -> Result<tokio::sync::SemaphorePermit<'_>, AskError> {
@@ -292,6 +283,13 @@ fn random_fraction() -> f64 {
     f64::from(random) / f64::from(u32::MAX)
 }
 
+/// Returns when the run has been over for so long that its request in flight is given up. The contract lets such a request end
+/// normally, but a model that does not answer must not hold the run's slot for ever.
+async fn stop_grace_over(ask: &Ask<'_>) {
+    ask.halt.cancelled().await;
+    tokio::time::sleep(ask.stop_grace).await;
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU64;
@@ -334,7 +332,13 @@ mod tests {
         }));
         let messages = [Message::User("hello".to_owned())];
         let halt = CancellationToken::new();
-        let ask = Ask { messages: &messages, tools: &[], halt: &halt, on_text: &|_| {} };
+        let ask = Ask {
+            messages: &messages,
+            tools: &[],
+            halt: &halt,
+            stop_grace: Duration::ZERO,
+            on_text: &|_| {},
+        };
         assert_eq!(model.ask(ask).await.unwrap().content, "awake");
         assert_eq!(server.requests(), 2);
     }

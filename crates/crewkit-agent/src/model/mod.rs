@@ -14,6 +14,7 @@ mod retry;
 mod sse;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
@@ -71,6 +72,8 @@ pub struct Ask<'a> {
     pub tools: &'a [Arc<ToolDef>],
     /// Ends the pause between attempts; the reply of a request in flight is read to its end.
     pub halt: &'a CancellationToken,
+    /// Time a request in flight has to end after `halt`.
+    pub stop_grace: Duration,
     /// Receives text as it arrives.
     pub on_text: &'a (dyn Fn(&str) + Send + Sync),
 }

@@ -251,6 +251,7 @@ fn place(root: &mut DesiredRoot, put: &Put, modules: &[(usize, &Material)], text
         Put::Prompts { dir, naming } => place_single_files(root, dir, *naming, modules)?,
         Put::Commands { dir } => place_single_files(root, dir, PromptNaming::Same, modules)?,
         Put::Skills { dir } => {
+            root.files.reserve(modules.iter().map(|(_, material)| material.files.len()).sum());
             for (index, material) in modules {
                 let name = ids::module_name(&material.id);
                 let prefix = if dir.is_empty() { name } else { format!("{dir}/{name}") };
@@ -397,25 +398,25 @@ fn settle(desired: &mut Desired, at: usize) -> Result<()> {
     let mut files = std::mem::take(&mut desired.roots[at].files);
     // Mostly sorted already, by module and then by path; a stable sort makes use of that.
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    let mut settled: Vec<DesiredFile> = Vec::with_capacity(files.len());
-    for file in files {
-        match settled.last_mut() {
-            Some(last) if last.path == file.path => {
-                if last.entry() != file.entry() {
-                    let root = &desired.roots[at];
-                    let place = root.path.join(last.path.as_path());
-                    return Err(conflict(desired, root.target, &place, last, &file));
-                }
-                let mut modules = [&*last.modules, &*file.modules].concat();
-                modules.sort_unstable();
-                modules.dedup();
-                last.modules = modules.into();
-            }
-            _ => settled.push(file),
+    let mut differs = None;
+    files.dedup_by(|file, last| {
+        if last.path != file.path {
+            return false;
         }
-    }
-    files_inside_files(desired, at, &settled)?;
-    desired.roots[at].files = settled;
+        if last.entry() != file.entry() {
+            let root = &desired.roots[at];
+            let place = root.path.join(last.path.as_path());
+            differs.get_or_insert_with(|| conflict(desired, root.target, &place, last, file));
+        }
+        let mut modules = [&*last.modules, &*file.modules].concat();
+        modules.sort_unstable();
+        modules.dedup();
+        last.modules = modules.into();
+        true
+    });
+    differs.map_or(Ok(()), Err)?;
+    files_inside_files(desired, at, &files)?;
+    desired.roots[at].files = files;
     Ok(())
 }
 

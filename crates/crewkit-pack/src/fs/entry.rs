@@ -164,11 +164,21 @@ pub(crate) fn read_pieces<F: Fs>(
 pub(crate) fn read_all<F: Fs>(fs: &F, dir: &F::Dir, name: &str) -> io::Result<Vec<u8>> {
     let file = fs.open(dir, name)?;
     let size = fs.stat(dir, name)?.map_or(0, |stat| stat.size);
-    // What the file says about its length is only a hint for the first allocation.
-    let mut bytes = Vec::with_capacity(usize::try_from(size.min(MOST_AHEAD)).unwrap_or(0));
-    read_pieces(fs, &file, size, |piece| {
-        bytes.extend_from_slice(piece);
-        Ok(())
-    })?;
+    // What the file says about its length is only a hint; one byte more shows its end with the first read.
+    let mut bytes = vec![0; usize::try_from(size.min(MOST_AHEAD)).unwrap_or(0) + 1];
+    let mut length = 0;
+    loop {
+        length += match fs.read_at(&file, length as u64, &mut bytes[length..])? {
+            0 => break,
+            count => count,
+        };
+        if length < bytes.len() && length as u64 == size {
+            break;
+        }
+        if length == bytes.len() {
+            bytes.resize(2 * length, 0);
+        }
+    }
+    bytes.truncate(length);
     Ok(bytes)
 }

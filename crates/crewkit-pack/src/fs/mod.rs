@@ -202,6 +202,9 @@ pub trait Fs: Send + Sync {
     fn space(&self, dir: &Self::Dir) -> io::Result<Space>;
 }
 
+/// The names in a directory, with what they are.
+pub(crate) type DirEntries = Vec<(FileKind, OsString)>;
+
 /// A file system that is looked at in bulk: trees of sources, and the places of a plan.
 ///
 /// Here [`stat`](Fs::stat) and [`read_link`](Fs::read_link) also take paths of several names.
@@ -212,8 +215,9 @@ pub trait ScanFs: Fs + Default {
     fn directory_id(&self, dir: &Self::Dir, path: &str, stat: &Stat) -> DirId;
     /// Whether times on the file system of `dir` come from this machine's clock.
     fn has_local_clock(&self, dir: &Self::Dir) -> bool;
-    /// The names in `dir`, with what they are.
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>>;
+    /// Opens the directory `path` below `dir`, or `dir` itself when it is empty, following no link; with the names in
+    /// it, and what they are.
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, DirEntries)>;
     /// Opens the file at `path` below `dir` for reading, following no link.
     fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File>;
     /// Opens a file or directory for reading, following links.

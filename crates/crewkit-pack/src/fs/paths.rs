@@ -3,7 +3,6 @@
 //! For systems without directory handles. It keeps the same promises except against somebody who swaps a directory for a
 //! link between a look and the change that follows it.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -285,14 +284,20 @@ impl ScanFs for PathFs {
         false
     }
 
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>> {
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, super::DirEntries)> {
+        let dir = match path {
+            "" => dir.clone(),
+            path => self.open_dir(dir, &RelPath::new(path).map_err(io::Error::other)?)?,
+        };
         let entry = |entry: io::Result<fs::DirEntry>| {
             let entry = entry?;
             // It may vanish between the listing and the look.
             let metadata = super::found(fs::symlink_metadata(entry.path()))?;
             Ok(metadata.map(|metadata| (stat_from(&metadata).kind, entry.file_name())))
         };
-        fs::read_dir(dir)?.map(entry).filter_map(io::Result::transpose).collect()
+        let entries = fs::read_dir(&dir)?.map(entry).filter_map(io::Result::transpose);
+        let entries = entries.collect::<io::Result<_>>()?;
+        Ok((dir, entries))
     }
 
     fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File> {

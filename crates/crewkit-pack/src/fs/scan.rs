@@ -139,18 +139,19 @@ impl<F: ScanFs> Above<'_, F> {
 }
 
 /// Shows everything below `start` to `visit`, directories before their content, in no particular order. `shown` is the
-/// path of `start` for messages. Names that `cache` knows are not read.
+/// path of `start` for messages. Names that `cache` knows are not read; with it comes the stat data of `start`.
 pub(crate) fn walk<F: ScanFs>(
     fs: &F,
     start: &F::Dir,
     shown: &Path,
     limits: &Limits,
-    cache: Option<&HashCache>,
+    cache: Option<(&HashCache, &Stat)>,
     mut visit: impl FnMut(&Item<'_, F>) -> Result<Next>,
 ) -> Result<()> {
     let depth = limits.pack_tree_depth;
+    let (cache, known) = cache.unzip();
     let mut walk = Walk { fs, start: shown, depth, cache, visit: &mut visit, path: String::new() };
-    walk.directory(Above { dir: start, length: 0 }, 0)
+    walk.directory(Above { dir: start, length: 0 }, known.copied(), 0)
 }
 
 struct Walk<'a, F, V> {
@@ -164,8 +165,9 @@ struct Walk<'a, F, V> {
 }
 
 impl<F: ScanFs, V: FnMut(&Item<'_, F>) -> Result<Next>> Walk<'_, F, V> {
-    /// Visits what is in the directory at the walk's path; one that has vanished is empty.
-    fn directory(&mut self, above: Above<'_, F>, level: u64) -> Result<()> {
+    /// Visits what is in the directory at the walk's path; one that has vanished is empty. `stat` is what is known of
+    /// the start.
+    fn directory(&mut self, above: Above<'_, F>, mut stat: Option<Stat>, level: u64) -> Result<()> {
         let place = || self.start.join(&self.path);
         let fail = |error: io::Error| PackError::io("read directory", &place(), error);
         if level > self.depth {
@@ -176,33 +178,25 @@ impl<F: ScanFs, V: FnMut(&Item<'_, F>) -> Result<Next>> Walk<'_, F, V> {
         }
         let rest = above.rest_of(&self.path);
         if let Some(cache) = self.cache {
-            let stat = if rest.is_empty() {
-                self.fs.dir_stat(above.dir).map(Some)
-            } else {
-                self.fs.stat(above.dir, rest)
-            };
-            let Some(stat) = stat.map_err(fail)? else { return Ok(()) };
-            let known = if stat.kind == FileKind::Directory { cache.names(&stat) } else { None };
+            if stat.is_none() {
+                stat = self.fs.stat(above.dir, rest).map_err(fail)?;
+            }
+            let Some(stat) = &stat else { return Ok(()) };
+            let known = if stat.kind == FileKind::Directory { cache.names(stat) } else { None };
             if let Some(names) = known {
                 // Nothing is opened: the nearest open directory serves.
                 return self.names(above, names.iter().map(|(kind, name)| (kind, name, true)), level);
             }
         }
-        let dir = if rest.is_empty() {
-            above.dir.clone()
-        } else {
-            let path = RelPath::new(rest).map_err(|error| fail(io::Error::other(error)))?;
-            let Some(dir) = found(self.fs.open_dir(above.dir, &path)).map_err(fail)? else { return Ok(()) };
-            dir
+        // Only what was left alone for a while before it is read may be remembered.
+        let keep = self.cache.zip(stat).filter(|(cache, stat)| cache.is_settled(stat));
+        let Some((dir, entries)) = found(self.fs.entries(above.dir, rest)).map_err(fail)? else {
+            return Ok(());
         };
-        // Only what may be remembered needs its stat data, and those of the very directory that is read.
-        let stat = self.cache.map(|_| self.fs.dir_stat(&dir)).transpose().map_err(fail)?;
-        let keep = self.cache.zip(stat);
-        let keep = keep.filter(|(cache, stat)| cache.may_keep(stat, || self.fs.has_local_clock(&dir)));
-        let entries = self.fs.entries(&dir).map_err(fail)?;
         if let Some((cache, stat)) = keep
             && entries.iter().all(|(_, name)| name.to_str().is_some())
             && self.fs.dir_stat(&dir).is_ok_and(|after| after == stat)
+            && cache.reliable(stat.device, || self.fs.has_local_clock(&dir))
         {
             let names = entries.iter().filter_map(|(kind, name)| Some((*kind, name.to_str()?)));
             cache.keep_names(&stat, names.collect());
@@ -233,7 +227,7 @@ impl<F: ScanFs, V: FnMut(&Item<'_, F>) -> Result<Next>> Walk<'_, F, V> {
         }
         for name in below {
             self.enter(base, name);
-            self.directory(above, level + 1)?;
+            self.directory(above, None, level + 1)?;
         }
         self.path.truncate(base);
         Ok(())

@@ -1,6 +1,6 @@
 //! The real file system of Unix, through directory handles.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -176,7 +176,7 @@ impl Fs for UnixFs {
     }
 
     fn list(&self, dir: &Self::Dir) -> io::Result<Vec<String>> {
-        Ok(self.entries(dir)?.into_iter().filter_map(|(_, name)| name.into_string().ok()).collect())
+        Ok(self.entries(dir, "")?.1.into_iter().filter_map(|(_, name)| name.into_string().ok()).collect())
     }
 
     fn read_link(&self, dir: &Self::Dir, name: &str) -> io::Result<Vec<u8>> {
@@ -297,18 +297,20 @@ impl ScanFs for UnixFs {
         has_local_clock(dir)
     }
 
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(FileKind, OsString)>> {
+    fn entries(&self, dir: &Self::Dir, path: &str) -> io::Result<(Self::Dir, super::DirEntries)> {
         // A handle of its own, because the position in a directory belongs to the handle.
-        let mut own = sys::Dir::new(retry_on_intr(|| sys::openat(dir, ".", DIRECTORY, sys::Mode::empty()))?)?;
+        let path = if path.is_empty() { "." } else { path };
+        let dir = self.open_without_links(dir, path, DIRECTORY).map_err(not_a_directory)?;
+        let mut listing = sys::Dir::new(dir.try_clone()?)?;
         let mut entries = Vec::new();
-        while let Some(entry) = own.read() {
+        while let Some(entry) = listing.read() {
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
             let kind = match entry.file_type() {
-                FileType::Unknown => match sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                FileType::Unknown => match sys::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => kind_from(FileType::from_raw_mode(stat.st_mode)),
                     // It vanished between the listing and the look.
                     Err(Errno::NOENT) => continue,
@@ -318,7 +320,7 @@ impl ScanFs for UnixFs {
             };
             entries.push((kind, OsStr::from_bytes(name.to_bytes()).to_owned()));
         }
-        Ok(entries)
+        Ok((Arc::new(dir), entries))
     }
 
     fn open_below(&self, dir: &Self::Dir, path: &str) -> io::Result<File> {

@@ -199,9 +199,9 @@ impl HashCache {
         }
     }
 
-    /// Whether the content of a file or directory of these stat data may be remembered, if it is read from now on.
-    pub(crate) fn may_keep(&self, stat: &Stat, has_local_clock: impl FnOnce() -> bool) -> bool {
-        settled(stat, (self.clock)()) && self.reliable(stat.device, has_local_clock)
+    /// Whether every edit from now on gives a file or directory of these stat data others.
+    pub(crate) fn is_settled(&self, stat: &Stat) -> bool {
+        settled(stat, (self.clock)())
     }
 
     /// Remembers the names in a directory; its stat data must be the same before and after they were read.
@@ -240,7 +240,8 @@ impl HashCache {
         }
     }
 
-    fn reliable(&self, device: u64, has_local_clock: impl FnOnce() -> bool) -> bool {
+    /// Whether the clock of a device can be relied on.
+    pub(crate) fn reliable(&self, device: u64, has_local_clock: impl FnOnce() -> bool) -> bool {
         let seen = self.devices.read().unwrap_or_else(PoisonError::into_inner).get(&device).copied();
         seen.unwrap_or_else(|| {
             let reliable = has_local_clock();

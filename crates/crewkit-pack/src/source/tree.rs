@@ -129,7 +129,7 @@ pub(crate) fn list(
     let mut lister = Lister { base, layer, limits, cache, files: Vec::new(), links: Vec::new() };
     match opened {
         Opened::Directory(dir) => {
-            lister.directory(&dir, base, "")?;
+            lister.directory(&dir, &stat, base, "")?;
             if links == Links::Follow {
                 lister.follow_links()?;
             }
@@ -175,9 +175,9 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    fn directory(&mut self, dir: &<RealFs as Fs>::Dir, path: &Path, prefix: &str) -> Result<()> {
-        let (limits, cache) = (self.limits, self.cache);
-        scan::walk(&RealFs::default(), dir, path, limits, Some(cache), |item| self.visit(item, path, prefix))
+    fn directory(&mut self, dir: &<RealFs as Fs>::Dir, stat: &Stat, path: &Path, prefix: &str) -> Result<()> {
+        let (limits, cache) = (self.limits, Some((self.cache, stat)));
+        scan::walk(&RealFs::default(), dir, path, limits, cache, |item| self.visit(item, path, prefix))
     }
 
     fn visit(&mut self, item: &Item<'_>, dir: &Path, prefix: &str) -> Result<Next> {
@@ -266,7 +266,7 @@ impl Lister<'_> {
                     if above.is_ok_and(|above| above.starts_with(&real)) || path.components().count() > 32 {
                         return Err(invalid(&link, "is a symbolic link to a directory it lies in"));
                     }
-                    self.directory(&dir, &real, &format!("{path}/"))?;
+                    self.directory(&dir, &stat, &real, &format!("{path}/"))?;
                 }
                 Opened::Special => {
                     return Err(invalid(&link, "is a symbolic link to a socket, device or pipe"));

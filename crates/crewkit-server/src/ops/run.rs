@@ -136,7 +136,8 @@ const WAITS: [&str; 2] = ["timeout_seconds", "wait_seconds"];
 
 /// Runs an operation that only reads. One that waits answers with the present state when the server is about to end.
 async fn read(entry: &Entry, call: Call) -> Answer {
-    let wait = WAITS.into_iter().find(|wait| entry.input["properties"].get(wait).is_some());
+    let properties = entry.input.get("properties").and_then(Value::as_object);
+    let wait = WAITS.into_iter().find(|wait| properties.is_some_and(|known| known.contains_key(*wait)));
     let Some(wait) = wait else { return handle(entry, call).await };
     let (services, mut at_once) = (Arc::clone(&call.services), call.clone());
     at_once.arguments.insert(wait.to_owned(), 0.into());

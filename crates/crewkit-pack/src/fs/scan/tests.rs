@@ -57,9 +57,9 @@ fn links_below_the_root_are_an_escape_but_the_root_may_be_one() {
 /// The files below `root` as a walk with `cache` shows them.
 fn walked(root: &Path, cache: &HashCache) -> Vec<String> {
     let disk = UnixFs::default();
-    let (Opened::Directory(dir), _) = disk.open_any(root).unwrap() else { panic!("not a directory") };
+    let (Opened::Directory(dir), stat) = disk.open_any(root).unwrap() else { panic!("not a directory") };
     let mut seen = Vec::new();
-    walk(&disk, &dir, root, &Limits::default(), Some(cache), |item| {
+    walk(&disk, &dir, root, &Limits::default(), Some((cache, &stat)), |item| {
         if item.kind == FileKind::Directory {
             return Ok(Next::Descend);
         }
