@@ -200,6 +200,12 @@ limits! {
     fleet_tasks_kept = 1_000;
     /// Time a new agent's workspace may take before the answer says that it is still being made.
     fleet_create_wait_ms = 5_000;
+    /// Text of changes in one answer of `agent_diff`; the answer says how to get the rest.
+    fleet_diff_bytes = 48 * KIB;
+    /// Longest line of a change that is shown; longer ones are cut.
+    fleet_diff_line_bytes = 2 * KIB;
+    /// Largest file whose changes are shown line by line.
+    fleet_diff_file_bytes = 4 * MIB;
     /// Agents that are equipped at once.
     fleet_equip_parallel = 16;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::backend::coder::CoderBackend;
 use crate::backend::local::LocalFleet;
 use crate::backend::local::project::LocalProject;
+use crate::changes::{AgentDiff, DiffQuery};
 use crate::equip::{DriftReport, EquipAgents, EquipReport, FleetDrift};
 use crate::error::FleetError;
 use crate::model::{
@@ -101,6 +102,18 @@ impl AnyFleet {
         match self {
             Self::Coder(fleet) => Box::pin(fleet.backend().drift(&choice)).await,
             Self::Local(fleet) => Box::pin(fleet.get().await?.backend().drift(&choice)).await,
+        }
+    }
+
+    /// Shows what an agent of this machine has changed against its base.
+    pub async fn agent_diff(&self, input: DiffQuery) -> Result<AgentDiff, FleetError> {
+        match self {
+            Self::Local(fleet) => Box::pin(fleet.get().await?.backend().diff(input)).await,
+            Self::Coder(_) => Err(FleetError::bad_request(
+                "Changes of agents on Coder cannot be shown yet. Look at the pull request, or into the workspace",
+            )
+            .with("reason", "not_supported")
+            .with("agent_name", input.agent_name)),
         }
     }
 

@@ -5,6 +5,7 @@
 
 pub mod any;
 pub mod backend;
+pub mod changes;
 pub mod equip;
 pub mod error;
 pub mod filter;

@@ -62,6 +62,14 @@ impl Drop for ProcessGuard {
     }
 }
 
+/// A path that git printed. Where paths are text, bytes that are none are replaced.
+pub(crate) fn os_string(bytes: &[u8]) -> std::ffi::OsString {
+    #[cfg(unix)]
+    return <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).to_owned();
+    #[cfg(not(unix))]
+    String::from_utf8_lossy(bytes).into_owned().into()
+}
+
 /// Creates a directory only its owner can enter, unless it is there.
 pub(crate) fn create_private_dir(dir: &std::path::Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();

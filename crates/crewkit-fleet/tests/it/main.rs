@@ -6,6 +6,7 @@ mod admin;
 mod coder_kit;
 mod contracts;
 mod corpus;
+mod diff;
 mod edges;
 mod endpoint;
 mod faults;

@@ -42,6 +42,9 @@ const PROJECT_LIST: &str = r#"{"type":"object","properties":{"projects":{"type":
 const LOGS: &str =
     r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"}}}"#;
 
+const CHANGES: &str =
+    r#"{"type":"object","properties":{"files":{"type":"array"},"next":{"type":["string","null"]}}}"#;
+
 /// The rows, in the order of the contract; what it does not know comes last.
 #[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
 pub fn operations() -> Vec<Operation> {
@@ -159,6 +162,13 @@ pub fn operations() -> Vec<Operation> {
             "Show where workspaces differ from their kit.",
             (Hints::READ, Doors::tool(ANYTHING).cli(&["fleet", "drift"], &["agent_name"])),
             |fleet, input, _| async move { fleet.fleet_drift(input).await },
+        ),
+        row(
+            "agent_diff",
+            "Show changes",
+            "Show what an agent changed against its base, file by file, uncommitted work included.",
+            (Hints::READ, Doors::tool(CHANGES).cli(&["fleet", "diff"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.agent_diff(input).await },
         ),
         row(
             "project_add",

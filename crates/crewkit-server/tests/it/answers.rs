@@ -215,6 +215,8 @@ async fn call_fleet(world: &mut World) {
     }
     world.call("equip_agents", json!({"agent_name": "papi", "profile": "default", "yes": true})).await;
     world.call("fleet_drift", papi.clone()).await;
+    let diff = world.call("agent_diff", papi.clone()).await;
+    assert_eq!(diff["base"]["branch"], "main", "{diff}");
     world.call("restart_agent", papi.clone()).await;
     world.call("delete_agent", papi).await;
 }

@@ -117,6 +117,15 @@ const FLEET: Group = Group {
             ..Wording::of("wait_for_agent")
         },
         by_name("restart_agent"),
+        Wording {
+            arguments: &[
+                AGENT,
+                argument("file", "file", "Show this file only, by path or id"),
+                argument("names_only", "names-only", "Show the files without their lines"),
+                argument("after", "after", "Go on where an answer ended"),
+            ],
+            ..Wording::of("agent_diff")
+        },
     ],
 };
 

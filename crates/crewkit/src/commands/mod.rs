@@ -1,5 +1,6 @@
 //! Commands that run operations.
 
+mod diff_text;
 pub mod fleet;
 mod fleet_text;
 mod follow;

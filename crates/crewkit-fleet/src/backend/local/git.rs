@@ -136,12 +136,26 @@ impl Git {
 
     /// A command to be completed and run.
     pub(crate) fn at<'a>(&'a self, place: &'a Place) -> Invocation<'a> {
-        Invocation { git: self, place, index: None, input: None, arguments: Vec::new() }
+        Invocation {
+            git: self,
+            place,
+            index: None,
+            variables: Vec::new(),
+            input: None,
+            arguments: Vec::new(),
+        }
     }
 
     /// The same git, whose commands may take no longer than `longest`.
     pub(crate) fn within(&self, longest: Duration) -> Self {
         Self { longest: longest.min(self.longest), ..self.clone() }
+    }
+
+    /// The same git with more settings, each `name=value`; they count more than all others.
+    pub(crate) fn with(&self, settings: impl IntoIterator<Item = String>) -> Self {
+        let mut git = self.clone();
+        git.settings.extend(settings.into_iter().map(OsString::from));
+        git
     }
 
     /// The same git, which notes nowhere what a branch or HEAD was.
@@ -169,6 +183,7 @@ pub(crate) struct Invocation<'a> {
     git: &'a Git,
     place: &'a Place,
     index: Option<PathBuf>,
+    variables: Vec<(&'static str, OsString)>,
     input: Option<Vec<u8>>,
     arguments: Vec<OsString>,
 }
@@ -183,6 +198,12 @@ impl Invocation<'_> {
     /// Uses another index file.
     pub(crate) fn index(mut self, path: &Path) -> Self {
         self.index = Some(path.to_owned());
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name, value.into()));
         self
     }
 
@@ -222,6 +243,12 @@ impl Invocation<'_> {
         }
     }
 
+    /// Runs it and gives what it complained about. Exit code 1 is no error: it did what it could.
+    pub(crate) async fn told(self) -> Result<String, GitError> {
+        let done = self.execute().await?;
+        if matches!(done.code, Some(0 | 1)) { Ok(done.complaint) } else { Err(self.refused(&done.complaint)) }
+    }
+
     /// Runs it and gives its output as a line of text.
     pub(crate) async fn line(self) -> Result<String, GitError> {
         Ok(one_line(&self.run().await?))
@@ -248,6 +275,7 @@ impl Invocation<'_> {
         if let Some(index) = &self.index {
             command.env("GIT_INDEX_FILE", index);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(git_dir) = &self.place.git_dir {
             command.env("GIT_DIR", git_dir).env("GIT_WORK_TREE", &self.place.dir);
         }

@@ -16,7 +16,7 @@ use super::worktree::{Checkout, Workspace, removal};
 use crate::sys::beneath;
 
 /// Entries of a worktree that are looked at before git is run in it.
-const MOST_ENTRIES: usize = 1_000_000;
+pub(super) const MOST_ENTRIES: usize = 1_000_000;
 /// Largest note of git about an operation that is half done.
 const NOTE_BYTES: u64 = 64 * 1024;
 
@@ -209,7 +209,7 @@ async fn save(
     let half_done =
         ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply"];
     survey.half_done = half_done.iter().any(|name| checkout.admin_dir.join(name).exists());
-    let hidden = hidden_files(git, place, leaving).await?;
+    let hidden = hidden_files(git, place, leaving.kit_files).await?;
     survey.changed |= !hidden.is_empty();
     let mut kept = Kept::default();
     let mut tip = survey.head.clone();
@@ -251,11 +251,15 @@ async fn save(
 }
 
 /// Changed files that `git status` does not mention since somebody marked them `assume-unchanged` or `skip-worktree`.
-async fn hidden_files(git: &Git, place: &Place, leaving: Leaving<'_>) -> Result<Vec<String>, GitError> {
+pub(super) async fn hidden_files(
+    git: &Git,
+    place: &Place,
+    kit_files: &[String],
+) -> Result<Vec<String>, GitError> {
     let marked = git_output::hidden(&git.at(place).args(["ls-files", "-v", "-z"]).run().await?);
     // A sparse checkout leaves such files out.
     let is_work =
-        |file: &String| place.dir.join(file).symlink_metadata().is_ok() && !leaving.kit_files.contains(file);
+        |file: &String| place.dir.join(file).symlink_metadata().is_ok() && !kit_files.contains(file);
     let marked: Vec<String> = marked.into_iter().filter(is_work).collect();
     if marked.is_empty() {
         return Ok(marked);
@@ -270,7 +274,7 @@ async fn hidden_files(git: &Git, place: &Place, leaving: Leaving<'_>) -> Result<
 }
 
 /// Takes back in `index` what hides changes of `files` from git.
-async fn reveal(git: &Git, place: &Place, index: &Path, files: &[String]) -> Result<(), GitError> {
+pub(super) async fn reveal(git: &Git, place: &Place, index: &Path, files: &[String]) -> Result<(), GitError> {
     if files.is_empty() {
         return Ok(());
     }
@@ -500,19 +504,25 @@ impl Scratch {
         self.dir.join(format!("crewkit-{}-{name}", self.mark))
     }
 
-    /// The copy is as old as the original: git takes a file for unchanged when its entry is older than the index, so
-    /// that in a younger copy a file that was staged and changed again within one tick of the clock would count as
-    /// unchanged, and be lost.
     fn copy_of_index(&self) -> std::io::Result<PathBuf> {
-        let (original, path) = (self.dir.join("index"), self.path("all"));
-        match std::fs::copy(&original, &path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path),
-            outcome => outcome?,
-        };
-        let age = std::fs::metadata(&original)?.modified()?;
-        std::fs::File::options().append(true).open(&path)?.set_modified(age)?;
+        let path = self.path("all");
+        copy_index(&self.dir, &path)?;
         Ok(path)
     }
+}
+
+/// Copies the index of the worktree that is administered in `admin_dir`; there may be none.
+///
+/// The copy is as old as the original: git takes a file for unchanged when its entry is older than the index, so that in a
+/// younger copy a file that was staged and changed again within one tick of the clock would count as unchanged, and be lost.
+pub(super) fn copy_index(admin_dir: &Path, to: &Path) -> std::io::Result<()> {
+    let original = admin_dir.join("index");
+    match std::fs::copy(&original, to) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        outcome => outcome?,
+    };
+    let age = std::fs::metadata(&original)?.modified()?;
+    std::fs::File::options().append(true).open(to)?.set_modified(age)
 }
 
 impl Drop for Scratch {

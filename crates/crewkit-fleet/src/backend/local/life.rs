@@ -235,13 +235,7 @@ impl Owner {
             return Ok("it left no changes".to_owned());
         };
         let repository = project.map_or_else(|| repository_of(&workspace), |project| project.path);
-        let kit_files = match (&asker.settings.kit, &agent.kit) {
-            (Some(kit), Some(state)) => {
-                let drift = kit.drift(self.local.kit_place(agent, &state.profile)).await;
-                drift.map(|drift| drift.unchanged).unwrap_or_default()
-            }
-            _ => Vec::new(),
-        };
+        let kit_files = self.local.unchanged_kit_files(agent, asker).await;
         let leaving = Leaving {
             agent: &agent.name,
             workspace: &workspace,
@@ -343,6 +337,13 @@ impl Local {
             state: self.kit_state(&agent.id),
             profile: profile.to_owned(),
         }
+    }
+
+    /// Files of the kit that nobody has changed, relative to the workspace: they are no work.
+    pub(super) async fn unchanged_kit_files(&self, agent: &AgentRow, asker: &Asker) -> Vec<String> {
+        let (Some(kit), Some(state)) = (&asker.settings.kit, &agent.kit) else { return Vec::new() };
+        let drift = kit.drift(self.kit_place(agent, &state.profile)).await;
+        drift.map(|drift| drift.unchanged).unwrap_or_default()
     }
 
     /// Where snapshots, journal and lock of an agent's kit are kept.

@@ -5,6 +5,7 @@
 
 mod backend;
 mod copy;
+mod diff;
 mod equip;
 pub mod git;
 pub mod git_output;
@@ -18,12 +19,14 @@ mod metadata;
 mod options;
 mod output;
 mod owner;
+pub mod patch;
 pub mod project;
 mod prompt;
 pub mod record;
 pub mod role;
 mod secrets;
 mod settings;
+mod snapshot;
 mod status;
 pub mod store;
 pub mod trash;
@@ -128,6 +131,7 @@ impl Local {
                 }
                 // The home has one server: what is here is left from one that was killed.
                 let _ = scratch.map(std::fs::remove_dir_all);
+                let _ = std::fs::remove_dir_all(home.join(snapshot::DIRECTORY));
                 Ok::<_, OpenError>(())
             });
             opened.await.map_err(|_| OpenError::Setting("the fleet could not be opened".to_owned()))??;

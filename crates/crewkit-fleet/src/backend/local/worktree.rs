@@ -29,6 +29,12 @@ pub struct Checkout {
     pub common_dir: PathBuf,
     /// The directory that administers this one.
     pub admin_dir: PathBuf,
+    /// The branch the project was on when it was made; absent if it was on none, and in records of 0.1.0.
+    #[serde(default)]
+    pub base_branch: Option<String>,
+    /// The commit it was made from; absent if there was none, and in records of 0.1.0.
+    #[serde(default)]
+    pub base_commit: Option<String>,
 }
 
 impl Workspace {
@@ -126,6 +132,7 @@ async fn make(
     let taken = branches(git, &repository).await?;
     let has_commits =
         git.at(&repository).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).lookup().await?;
+    let base_branch = branch_of_head(git, &repository).await?;
     let mut after = 1;
     loop {
         let (branch, number) =
@@ -149,7 +156,9 @@ async fn make(
                     let files = ["reset", "--hard", "--quiet", "--no-recurse-submodules"];
                     git.at(&Place::worktree(path, &admin_dir)).args(files).run().await?;
                 }
-                let checkout = Checkout { branch, common_dir: common_dir.clone(), admin_dir };
+                let base_commit = has_commits.as_deref().map(one_line);
+                let common_dir = common_dir.clone();
+                let checkout = Checkout { branch, common_dir, admin_dir, base_branch, base_commit };
                 return Ok(Workspace { path: path.to_owned(), git: Some(checkout) });
             }
             // Somebody made the branch since we looked.
@@ -158,6 +167,12 @@ async fn make(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// The branch that HEAD is on.
+pub(crate) async fn branch_of_head(git: &Git, place: &Place) -> Result<Option<String>, GitError> {
+    let head = git.at(place).args(["symbolic-ref", "--quiet", "HEAD"]).lookup().await?;
+    Ok(head.and_then(|head| one_line(&head).strip_prefix("refs/heads/").map(str::to_owned)))
 }
 
 /// Registers a worktree at `path` whose HEAD is `commit`; its files are not written.
