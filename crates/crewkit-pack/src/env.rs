@@ -1,5 +1,6 @@
 //! Everything a command reads from its surroundings, in one value that is passed in.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub struct Env {
     /// Set when `cwd` is the workspace of an agent: where its own state is kept. Only the project is written then, never
     /// the user's directories, and files of the project itself are left alone.
     pub workspace_state: Option<PathBuf>,
-    /// `CODEX_HOME`, when set.
-    pub codex_home: Option<PathBuf>,
+    /// Directories of clients that an environment variable moves, by its name (`CODEX_HOME`).
+    pub client_dirs: BTreeMap<&'static str, PathBuf>,
     /// Candidates for the machine id, best first: the environment's, then the host name.
     pub machine_names: Vec<String>,
     /// The git program.
@@ -46,7 +47,7 @@ impl Env {
             cwd: home.clone(),
             workspace_state: None,
             home,
-            codex_home: None,
+            client_dirs: BTreeMap::new(),
             machine_names: Vec::new(),
             git: PathBuf::from("git"),
             clock: Arc::new(SystemTime::now),

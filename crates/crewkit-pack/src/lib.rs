@@ -8,6 +8,7 @@
 //! Nothing here prints, reads the environment or ends the process: paths, environment values and the clock are passed
 //! in, and answers are returned.
 
+pub mod client;
 pub mod commands;
 pub mod config;
 mod desired;

@@ -108,6 +108,7 @@ impl Pack {
         consent.require("deploy --apply")?;
         let compute = |session: &Session<'_>, warnings: &mut Vec<String>| -> Result<(Computed, ())> {
             let computed = Computed::new(session, warnings)?;
+            self.warn_unread(session, &computed, warnings);
             self.check_age(deploy)?;
             check_token(deploy, session, &computed)?;
             if !deploy.adopt {

@@ -57,6 +57,7 @@ impl Pack {
         self.warn_pending(warnings);
         let session = self.session(select)?;
         let computed = Computed::new(&session, warnings)?;
+        self.warn_unread(&session, &computed, warnings);
         self.remember(select);
         Ok((session, computed))
     }

@@ -19,6 +19,7 @@ use crate::state::transaction::{Outcome, Recovered};
 use session::{Session, repo_of};
 
 pub(crate) mod answers;
+mod clients;
 mod config;
 mod deploy;
 mod describe;
@@ -35,6 +36,7 @@ pub use answers::{
     Initialized, ManifestEdited, ModulesLocked, NextAction, OverlayEdited, OverlayPath, OverlayRebased,
     Planned, Preview, PreviewPlan, RolledBack, Snapshots, Status, UpdateDetail, UpdateStep, Updated,
 };
+pub use clients::{ClientPart, ClientProblem, ClientView, ExplainClient};
 pub use config::{Add, Init};
 pub use deploy::{Deploy, Tokens};
 pub use describe::{Argument, CommandRow, GLOBAL_ARGUMENTS, Help, HelpRow, MUTATING};

@@ -218,7 +218,7 @@ fn takes(put: &Put, kind: ModuleType) -> bool {
 }
 
 /// The path with `.` and `..` taken out, so that equal places have equal names.
-fn without_dots(path: &Path) -> PathBuf {
+pub(crate) fn without_dots(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {
         match component {

@@ -181,9 +181,8 @@ pub enum PackCommand {
     /// Local changes laid over modules.
     #[command(subcommand)]
     Overlay(OverlayCommand),
-    /// Say which modules and layers a plan or a difference comes from.
-    #[command(subcommand)]
-    Explain(ExplainCommand),
+    /// Say which modules a plan or a difference comes from, or what a client will see.
+    Explain(ExplainArgs),
     /// Describe the commands (with --json as data).
     Help {
         /// As Markdown.
@@ -293,6 +292,24 @@ pub enum KindArg {
     Dir,
     /// Patches.
     Patch,
+}
+
+/// `explain --client …`, or one of its commands.
+#[derive(Debug, Clone, Args)]
+#[command(
+    subcommand_required = false,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true
+)]
+pub struct ExplainArgs {
+    /// Show what this client will see once the plan is applied, in its order.
+    #[arg(long, value_name = "NAME", required = true)]
+    pub client: Option<String>,
+    /// Directory the client is started in (default: the working directory).
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Option<ExplainCommand>,
 }
 
 /// `explain …`.

@@ -9,7 +9,8 @@ use crewkit_core::{Code, Limits, Toolset};
 use crewkit_pack::PackError;
 use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{
-    Add, Consent, Deploy, Explain, Init, OverlayEdit, OverlayRef, OverlayScope, Pack, Planned, Prune, Update,
+    Add, Consent, Deploy, Explain, ExplainClient, Init, OverlayEdit, OverlayRef, OverlayScope, Pack, Planned,
+    Prune, Update,
 };
 use crewkit_pack::envelope::{self, Answer, CommandName};
 use crewkit_pack::plan::status::Kind;
@@ -19,8 +20,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::args::{
-    Agentpack, ExplainCommand, Globals, KindArg, McpCommand, OverlayCommand, PackArgs, PackCommand, ScopeArg,
-    SnapshotsCommand,
+    Agentpack, ExplainArgs, ExplainCommand, Globals, KindArg, McpCommand, OverlayCommand, PackArgs,
+    PackCommand, ScopeArg, SnapshotsCommand,
 };
 use super::progress::Bar;
 use super::{environment, help, render};
@@ -149,19 +150,28 @@ impl Run<'_> {
                 self.finish(&command, self.pack.doctor(select, fix.then(|| self.consent())), render::doctor)
             }
             PackCommand::Overlay(command) => self.overlay(command),
-            PackCommand::Explain(what) => {
-                let (command, what) = match what {
-                    ExplainCommand::Plan => (name(&["explain", "plan"]), Explain::Plan),
-                    ExplainCommand::Diff => (name(&["explain", "diff"]), Explain::Plan),
-                    ExplainCommand::Status => (name(&["explain", "status"]), Explain::Status),
-                };
-                self.finish(&command, self.pack.explain(select, what), |data, _| render::explained(data))
-            }
+            PackCommand::Explain(what) => self.explain(what),
             PackCommand::Help { markdown } => self.help(markdown),
             PackCommand::Schema => self.finish(&name(&["schema"]), Ok(self.pack.schema()), as_json),
             // Answered before the surroundings were looked at.
             PackCommand::Completions { .. } | PackCommand::Mcp(_) => Exit::Ok,
         }
+    }
+
+    fn explain(&self, what: ExplainArgs) -> Exit {
+        let (command, explain) = match what.command {
+            None => {
+                let client = what.client.unwrap_or_default();
+                let explain = ExplainClient { client, dir: what.dir };
+                let outcome = self.pack.explain_client(&self.select, &explain);
+                return self.finish(&name(&["explain"]), outcome, render::client_view);
+            }
+            Some(ExplainCommand::Plan) => (name(&["explain", "plan"]), Explain::Plan),
+            Some(ExplainCommand::Diff) => (name(&["explain", "diff"]), Explain::Plan),
+            Some(ExplainCommand::Status) => (name(&["explain", "status"]), Explain::Status),
+        };
+        let outcome = self.pack.explain(&self.select, explain);
+        self.finish(&command, outcome, |data, _| render::explained(data))
     }
 
     /// Shows the lines that change to people; programs get the same data as from `plan`.

@@ -49,7 +49,9 @@ fn environment_of(
     };
     Ok(Env {
         agentpack_home,
-        codex_home: var("CODEX_HOME").map(|text| cwd.join(expand(&text, &home))),
+        client_dirs: crewkit_pack::client::variables()
+            .filter_map(|name| Some((name, cwd.join(expand(&var(name)?, &home)))))
+            .collect(),
         machine_names: machine_names(var),
         git: PathBuf::from("git"),
         clock: Arc::new(SystemTime::now),

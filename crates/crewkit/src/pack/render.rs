@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use crewkit_pack::PackError;
 use crewkit_pack::commands::{
-    Explained, Fetched, Health, ModulesLocked, OverlayEdited, OverlayRebased, Planned, Preview, PreviewPlan,
-    RolledBack, Snapshots, Status, UpdateDetail, Updated,
+    ClientView, Explained, Fetched, Health, ModulesLocked, OverlayEdited, OverlayRebased, Planned, Preview,
+    PreviewPlan, RolledBack, Snapshots, Status, UpdateDetail, Updated,
 };
 use crewkit_pack::plan::status::{self, Kind};
 use crewkit_pack::plan::{Op, Owner, Plan, Summary};
@@ -190,6 +190,40 @@ pub(super) fn explained(explained: &Explained) -> String {
         }
     }
     if out.is_empty() { "Nothing to explain\n".to_owned() } else { out }
+}
+
+/// What a client will see, in its order.
+pub(super) fn client_view(view: &ClientView, style: Style) -> String {
+    let version = view.version.map(|version| format!(" {version}")).unwrap_or_default();
+    let mut out =
+        format!("{}{version} in {} ({})\n", style.bold(view.title), view.dir.display(), view.evidence);
+    let mut kind = "";
+    for part in &view.parts {
+        if part.kind != kind {
+            kind = part.kind;
+            let _ = writeln!(out, "\n{}", style.bold(kind));
+        }
+        let sign = match part.state {
+            "read" => style.green("✓"),
+            "cut" => style.yellow("◐"),
+            _ => style.red("✕"),
+        };
+        let source = if part.modules.is_empty() { "yours".to_owned() } else { part.modules.join(", ") };
+        let name = if part.kind == "instructions" { String::new() } else { format!("{}  ", part.name) };
+        let _ = write!(out, "  {sign} {name}{}", part.path.display());
+        let _ = write!(out, "{}", style.dim(&format!("  {}, {} B, {source}", part.scope, part.bytes)));
+        if let Some(importer) = &part.imported_by {
+            let _ = write!(out, "{}", style.dim(&format!(", imported by {}", importer.display())));
+        }
+        let _ = writeln!(out, "{}", part.reason.as_ref().map(|why| format!("  {why}")).unwrap_or_default());
+    }
+    if view.parts.is_empty() {
+        out += "\nNothing\n";
+    }
+    for problem in &view.problems {
+        let _ = writeln!(out, "\n{} {}", style.yellow("Warning:"), problem.message);
+    }
+    out
 }
 
 pub(super) fn rolled_back(rolled_back: &RolledBack) -> String {

@@ -57,6 +57,8 @@ impl Home {
             "XDG_DATA_HOME",
             "AGENTPACK_HOME",
             "CODEX_HOME",
+            "CLAUDE_CONFIG_DIR",
+            "COPILOT_HOME",
             "AGENTPACK_MACHINE_ID",
             "NO_COLOR",
             "EDITOR",
@@ -504,4 +506,38 @@ fn the_flags_of_mcp_serve_are_defaults_and_limits_of_the_session() {
         (code(&answers[0]), code(&answers[1])),
         ("E_PROFILE_NOT_FOUND".into(), "E_ARGUMENT_INVALID".into())
     );
+}
+
+#[test]
+fn explain_shows_what_a_client_will_see() {
+    let home = Home::new();
+    home.write("proj/sub/AGENTS.md", "nested\n");
+    let git = Command::new("git").args(["init", "-q"]).current_dir(home.path("proj")).status().unwrap();
+    assert!(git.success());
+    for door in DOORS {
+        let (exit, answer) = home.json(door, &["explain", "--client", "codex", "--dir", "sub"]);
+        assert_eq!((exit, &answer["command"]), (0, &json!("explain")), "{answer}");
+        let parts = answer["data"]["parts"].as_array().unwrap();
+        let shown: Vec<_> =
+            parts.iter().map(|part| (&part["path"], &part["modules"], &part["state"])).collect();
+        let (root, nested) = (json!(home.path("proj/AGENTS.md")), json!(home.path("proj/sub/AGENTS.md")));
+        assert_eq!(
+            shown,
+            [(&root, &json!(["instructions:a"]), &json!("read")), (&nested, &json!([]), &json!("read"))]
+        );
+        let text = home.run(door, &["explain", "--client", "codex"]);
+        let text = String::from_utf8(text.stdout).unwrap();
+        assert!(text.starts_with("Codex 0.166.0 in "), "{text}");
+        assert!(text.contains("AGENTS.md  project, 5 B, instructions:a"), "{text}");
+        // The commands of `explain` are as they were, and one of the two has to be given.
+        assert_eq!(home.json(door, &["explain", "plan"]).1["command"], json!("explain.plan"));
+        assert_eq!(home.run(door, &["explain"]).status.code(), Some(2));
+        let (exit, answer) = home.json(door, &["explain", "--client", "emacs"]);
+        assert_eq!((exit, &answer["errors"][0]["details"]["argument"]), (1, &json!("client")), "{answer}");
+        // A variable that moves the directory of a client moves what is seen.
+        home.write("moved/AGENTS.md", "of the user\n");
+        let mut moved = home.command(door, &["explain", "--client", "codex"]);
+        let text = moved.env("CODEX_HOME", home.path("moved")).output().unwrap().stdout;
+        assert!(String::from_utf8(text).unwrap().contains("moved/AGENTS.md  user, 12 B, yours"));
+    }
 }

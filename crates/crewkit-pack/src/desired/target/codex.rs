@@ -5,9 +5,11 @@ use super::{Places, PromptNaming, Put, RootSpec};
 pub(super) fn roots(places: &Places<'_>) -> Vec<RootSpec> {
     let config = places.config;
     // Codex itself obeys CODEX_HOME before anything else, so files put elsewhere would never be seen.
-    let home = places.env.codex_home.clone().unwrap_or_else(|| match config.text("codex_home") {
-        Some(text) => places.env.expand_tilde(text),
-        None => places.env.home.join(".codex"),
+    let home = places.env.client_dirs.get("CODEX_HOME").cloned().unwrap_or_else(|| {
+        match config.text("codex_home") {
+            Some(text) => places.env.expand_tilde(text),
+            None => places.env.home.join(".codex"),
+        }
     });
     let mut roots = Vec::new();
     if config.scope.user() {

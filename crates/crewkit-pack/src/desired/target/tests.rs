@@ -3,7 +3,7 @@ use serde_json::json;
 
 fn listing(target: TargetKind, config: serde_json::Value, codex_home: Option<&str>) -> Vec<String> {
     let mut env = Env::at_home("/home/u");
-    env.codex_home = codex_home.map(PathBuf::from);
+    env.client_dirs.extend(codex_home.map(|dir| ("CODEX_HOME", PathBuf::from(dir))));
     let config: TargetConfig = serde_json::from_value(config).unwrap();
     let places = Places { env: &env, project: Path::new("/proj"), config: &config };
     let roots = target.roots(&places).unwrap();

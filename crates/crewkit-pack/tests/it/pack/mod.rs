@@ -1,6 +1,7 @@
 //! Tests of the pack commands on real directories.
 
 mod answers;
+mod clients;
 mod config;
 mod data;
 mod git;

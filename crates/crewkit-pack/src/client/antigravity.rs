@@ -1,0 +1,22 @@
+//! Google Antigravity. Sources disagree about its directories of the user.
+
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+
+pub(super) static CLIENT: Client = Client {
+    name: "antigravity",
+    title: "Antigravity",
+    version: None,
+    evidence: Evidence::Unverified,
+    config: ConfigDir { variable: None, below_home: ".gemini" },
+    instructions: &[
+        Step::all(&[Place::config("GEMINI.md")]),
+        Step::all(&[Place::project("AGENTS.md"), Place::project(".agents/rules/*.md")]),
+    ],
+    skills: Skills {
+        roots: &[Place::project(".agents/skills"), Place::config("config/skills")],
+        same_name: SameName::FirstWins,
+        dirs: Dirs::Root,
+    },
+    commands: &[Place::project(".agents/workflows/*.md")],
+    settings: no_settings,
+};

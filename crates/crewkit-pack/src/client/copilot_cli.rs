@@ -1,0 +1,42 @@
+//! Copilot CLI and the cloud agent.
+
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+
+pub(super) static CLIENT: Client = Client {
+    name: "copilot_cli",
+    title: "Copilot CLI",
+    version: None,
+    evidence: Evidence::Documented,
+    config: ConfigDir { variable: Some("COPILOT_HOME"), below_home: ".copilot" },
+    instructions: &[
+        Step::all(&[
+            Place::config("copilot-instructions.md"),
+            Place::config("instructions/**/*.instructions.md"),
+        ]),
+        Step::all(&[
+            Place::project(".github/copilot-instructions.md"),
+            Place::project("AGENTS.md"),
+            Place::project("CLAUDE.md"),
+            Place::project(".claude/CLAUDE.md"),
+        ])
+        .importing(),
+        Step::all(&[
+            Place::project("GEMINI.md"),
+            Place::project(".github/instructions/**/*.instructions.md"),
+        ]),
+    ],
+    skills: Skills {
+        roots: &[
+            Place::project(".github/skills"),
+            Place::project(".claude/skills"),
+            Place::project(".agents/skills"),
+            Place::config("skills"),
+            Place::home(".claude/skills"),
+            Place::home(".agents/skills"),
+        ],
+        same_name: SameName::FirstWins,
+        dirs: Dirs::Root,
+    },
+    commands: &[],
+    settings: no_settings,
+};

@@ -1,0 +1,31 @@
+//! Cursor. It lists a skill once for each root it finds it in.
+
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+
+pub(super) static CLIENT: Client = Client {
+    name: "cursor",
+    title: "Cursor",
+    version: None,
+    evidence: Evidence::Documented,
+    config: ConfigDir { variable: None, below_home: ".cursor" },
+    instructions: &[
+        Step::all(&[Place::project(".cursor/rules/**/*.mdc")]),
+        Step::all(&[Place::project("AGENTS.md")]).nested(),
+    ],
+    skills: Skills {
+        roots: &[
+            Place::project(".agents/skills"),
+            Place::project(".cursor/skills"),
+            Place::project(".claude/skills"),
+            Place::project(".codex/skills"),
+            Place::home(".agents/skills"),
+            Place::config("skills"),
+            Place::home(".claude/skills"),
+            Place::home(".codex/skills"),
+        ],
+        same_name: SameName::ListedTwice,
+        dirs: Dirs::Root,
+    },
+    commands: &[Place::project(".cursor/commands/*.md"), Place::config("commands/*.md")],
+    settings: no_settings,
+};

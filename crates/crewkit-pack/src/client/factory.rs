@@ -1,0 +1,26 @@
+//! Factory droid.
+
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+
+pub(super) static CLIENT: Client = Client {
+    name: "factory",
+    title: "Factory droid",
+    version: None,
+    evidence: Evidence::Documented,
+    config: ConfigDir { variable: None, below_home: ".factory" },
+    instructions: &[Step::all(&[Place::config("AGENTS.md")]), Step::all(&[Place::project("AGENTS.md")])],
+    skills: Skills {
+        roots: &[
+            Place::project(".factory/skills"),
+            Place::project(".agents/skills"),
+            Place::project(".agent/skills"),
+            Place::config("skills"),
+            Place::home(".agents/skills"),
+            Place::home(".agent/skills"),
+        ],
+        same_name: SameName::FirstWins,
+        dirs: Dirs::Root,
+    },
+    commands: &[Place::project(".factory/commands/*.md"), Place::config("commands/*.md")],
+    settings: no_settings,
+};

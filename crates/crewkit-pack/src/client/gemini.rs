@@ -1,0 +1,27 @@
+//! Gemini CLI. It reads `GEMINI.md`, and `AGENTS.md` only where the user's settings name it.
+
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+
+pub(super) static CLIENT: Client = Client {
+    name: "gemini",
+    title: "Gemini CLI",
+    version: None,
+    evidence: Evidence::Documented,
+    config: ConfigDir { variable: None, below_home: ".gemini" },
+    instructions: &[
+        Step::all(&[Place::config("GEMINI.md")]),
+        Step::all(&[Place::project("GEMINI.md")]).nested(),
+    ],
+    skills: Skills {
+        roots: &[
+            Place::project(".agents/skills"),
+            Place::project(".gemini/skills"),
+            Place::home(".agents/skills"),
+            Place::config("skills"),
+        ],
+        same_name: SameName::FirstWins,
+        dirs: Dirs::Root,
+    },
+    commands: &[Place::project(".gemini/commands/**/*.toml"), Place::config("commands/**/*.toml")],
+    settings: no_settings,
+};

@@ -1,0 +1,32 @@
+//! Qwen Code.
+
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+
+pub(super) static CLIENT: Client = Client {
+    name: "qwen",
+    title: "Qwen Code",
+    version: Some("0.24.4"),
+    evidence: Evidence::Measured,
+    config: ConfigDir { variable: None, below_home: ".qwen" },
+    instructions: &[
+        Step::all(&[Place::config("QWEN.md")]),
+        Step::all(&[
+            Place::project("QWEN.md"),
+            Place::project("AGENTS.md"),
+            Place::project(".qwen/QWEN.local.md"),
+            Place::project(".qwen/rules/*.md"),
+        ]),
+    ],
+    skills: Skills {
+        roots: &[
+            Place::project(".qwen/skills"),
+            Place::project(".agents/skills"),
+            Place::config("skills"),
+            Place::home(".agents/skills"),
+        ],
+        same_name: SameName::FirstWins,
+        dirs: Dirs::Root,
+    },
+    commands: &[Place::project(".qwen/commands/**/*.md"), Place::config("commands/**/*.md")],
+    settings: no_settings,
+};
