@@ -516,6 +516,22 @@ async fn a_new_agent_gets_its_kit_in_its_directory_when_its_start_script_is_done
 }
 
 #[tokio::test]
+async fn an_agent_whose_kit_is_still_to_come_can_be_deleted_and_restarted() {
+    let world = World::new(&[]).await;
+    world.sim.world().slow_scripts = true;
+    for name in ["papi", "sony"] {
+        world.fleet.create_agent(new_agent(name)).await.unwrap();
+    }
+    world.sim.world().finish_builds();
+    // The task that waits for the start script carries out what is asked for next, and answers.
+    let deleted = world.fleet.delete_agent(named("papi")).await.unwrap();
+    assert_eq!(deleted.status.as_str(), "deleting", "{}", deleted.message);
+    world.sim.world().builds_end_after_reads = Some(1);
+    let restarted = world.fleet.restart_agent(named("sony")).await.unwrap();
+    assert_eq!(restarted.status.as_str(), "starting", "{}", restarted.message);
+}
+
+#[tokio::test]
 async fn a_kit_does_not_show_in_the_status_of_the_repository_unless_it_is_tracked() {
     let world = World::new(&["papi"]).await;
     let git = |arguments: &[&str]| {

@@ -130,7 +130,7 @@ pub(super) async fn create(inner: &Arc<Inner>, new: NewAgent<'_>) -> Result<Made
         let made = Intent { workspace: Some(agent.handle.workspace.id), ..intent };
         // What could not be recorded is found by its name.
         let _ = intents.put(made).await;
-        inner.carry_out(&agent.name, None);
+        inner.carry_out(&agent.name);
         let more = match way {
             Way::Later => Some("its spec is sent when its start script is done"),
             _ => None,

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crewkit_agent::{DocumentChange, Documents};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::owner::Answer;
 use crate::error::FleetError;
 use crate::time::Moment;
 
@@ -73,6 +75,8 @@ pub struct Intents {
     rows: Mutex<BTreeMap<String, Intent>>,
     /// Rows that a task of this server works on.
     claimed: Mutex<BTreeSet<String>>,
+    /// Requests that wait for what was ordered, each with its order. Whoever carries the order out answers.
+    waiting: Mutex<BTreeMap<String, (Intent, oneshot::Sender<Answer>)>>,
     pub(super) tasks: TaskTracker,
 }
 
@@ -141,6 +145,22 @@ impl Intents {
         }
         self.rows().insert(id, intent);
         Ok(())
+    }
+
+    /// Notes that a request waits for the outcome of `intent`.
+    pub(super) fn await_answer(&self, intent: &Intent) -> oneshot::Receiver<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let id = Intent::id(&intent.place, &intent.name);
+        lock(&self.waiting).insert(id, (intent.clone(), reply));
+        answer
+    }
+
+    /// The request that waits for the outcome of `intent`, if there is one.
+    pub(super) fn take_waiting(&self, intent: &Intent) -> Option<oneshot::Sender<Answer>> {
+        let id = Intent::id(&intent.place, &intent.name);
+        let mut waiting = lock(&self.waiting);
+        waiting.get(&id).filter(|(ordered, _)| ordered == intent)?;
+        waiting.remove(&id).map(|(_, reply)| reply)
     }
 
     /// Forgets an intent that is done, unless another took its place meanwhile.

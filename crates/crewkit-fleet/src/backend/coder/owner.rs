@@ -56,17 +56,17 @@ impl Inner {
     /// Goes on with what an earlier server left.
     pub(super) async fn take_up(self: &Arc<Self>) -> Result<(), FleetError> {
         for intent in self.settings.intents.of(&self.place()).await? {
-            self.carry_out(&intent.name, None);
+            self.carry_out(&intent.name);
         }
         Ok(())
     }
 
     /// Records an order and has it carried out; returns what is known once Coder has taken it.
     pub(super) async fn order(self: &Arc<Self>, intent: Intent) -> Answer {
-        let (reply, answer) = oneshot::channel();
         let name = intent.name.clone();
+        let answer = self.settings.intents.await_answer(&intent);
         self.settings.intents.put(intent).await?;
-        self.carry_out(&name, Some(reply));
+        self.carry_out(&name);
         answer.await.unwrap_or_else(|_| {
             Err(FleetError::unavailable("the outcome is not known; show_agent tells the state")
                 .with("outcome", "unknown"))
@@ -74,37 +74,40 @@ impl Inner {
     }
 
     /// Starts the task that carries out what is recorded for an agent, if there is none yet.
-    pub(super) fn carry_out(self: &Arc<Self>, name: &str, reply: Option<oneshot::Sender<Answer>>) {
+    pub(super) fn carry_out(self: &Arc<Self>, name: &str) {
         let (inner, name) = (Arc::clone(self), name.to_owned());
         let intents = Arc::clone(&self.settings.intents);
-        let mut reply = reply;
         intents.tasks.spawn(async move {
             let place = inner.place();
-            // A task that is at work on the agent sees the new order when it looks next; the request waits here.
+            // A task that is at work on the agent sees a new order when it looks next, unless it is about to end.
             let claim = loop {
                 match inner.settings.intents.claim(&place, &name) {
                     Some(claim) => break claim,
-                    None if reply.is_none() => return,
+                    None if inner.intent(&name).is_none() => return,
                     None => tokio::time::sleep(PAUSE).await,
                 }
             };
-            inner.work(&name, &mut reply, claim).await;
+            inner.work(&name, claim).await;
         });
     }
 
-    async fn work(self: &Arc<Self>, name: &str, reply: &mut Option<oneshot::Sender<Answer>>, claim: Claim) {
+    async fn work(self: &Arc<Self>, name: &str, claim: Claim) {
         let begun = Instant::now();
+        let mut reply = None;
         while let Some(intent) = self.intent(name) {
+            if let Some(waiting) = self.settings.intents.take_waiting(&intent) {
+                reply = Some(waiting);
+            }
             let mut seen = None;
             let step = match self.intended(&intent).await {
                 Ok(Some(workspace)) => {
                     let agent = self.record(workspace);
-                    let step = Box::pin(self.step(&intent, &agent, reply)).await;
+                    let step = Box::pin(self.step(&intent, &agent, &mut reply)).await;
                     seen = Some(agent);
                     step
                 }
                 Ok(None) => {
-                    tell(reply, || Ok((AgentStatus::Deleted, Some("it is gone already"))));
+                    tell(&mut reply, || Ok((AgentStatus::Deleted, Some("it is gone already"))));
                     Step::Done
                 }
                 Err(_) => Step::Wait,
