@@ -205,7 +205,7 @@ async fn report_progress(progress: &Progress, operation: &str) -> std::convert::
         tokio::time::sleep(PROGRESS_INTERVAL).await;
         let elapsed = began.elapsed();
         let message = Some(format!("`{operation}` has been running for {} s", elapsed.as_secs()));
-        progress.report(ProgressUpdate { done: elapsed.as_secs_f64(), total: None, message });
+        progress.report(ProgressUpdate::step(elapsed.as_secs_f64(), None, message));
     }
 }
 

@@ -8,6 +8,7 @@ use crewkit_core::Timestamp;
 use crewkit_core::run::StopReason;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, Error};
@@ -42,7 +43,7 @@ impl Chats {
 }
 
 /// A frame sent to a chat client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ChatFrame {
     /// A message of the conversation.

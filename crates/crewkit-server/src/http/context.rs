@@ -76,11 +76,21 @@ impl RequestContext {
 
     /// Runs the operation `name`. What only reads ends when the returned future is dropped.
     pub async fn run(&self, name: &str, arguments: JsonObject) -> Result<Answer, HttpProblem> {
+        self.run_with(name, arguments, Progress::default()).await
+    }
+
+    /// The same, and reports to `progress` on the way.
+    pub async fn run_with(
+        &self,
+        name: &str,
+        arguments: JsonObject,
+        progress: Progress,
+    ) -> Result<Answer, HttpProblem> {
         let entry = Arc::clone(self.entry(name)?);
         let cancelled = CancellationToken::new();
         let _hang_up = cancelled.clone().drop_guard();
         let (caller, source) = (self.caller.clone(), self.source);
-        let request = ops::Request { caller, source, arguments, progress: Progress::default(), cancelled };
+        let request = ops::Request { caller, source, arguments, progress, cancelled };
         Ok(ops::run(entry, Arc::clone(self.services()), request).await)
     }
 

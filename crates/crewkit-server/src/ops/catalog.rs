@@ -69,6 +69,7 @@ impl Catalog {
             super::pack::operations(),
             super::fleet::operations(),
             super::runs::operations(),
+            super::chat::operations(),
             super::server::operations(),
         ];
         Self::new(rows.concat())

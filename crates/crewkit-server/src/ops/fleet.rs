@@ -333,7 +333,7 @@ async fn report_duration(progress: &Progress, tool: &str, every: Duration) -> In
         tokio::time::sleep(every).await;
         let taken = begun.elapsed();
         let message = Some(format!("{tool} has been running for {} s", taken.as_secs()));
-        progress.report(ProgressUpdate { done: taken.as_secs_f64(), total: None, message });
+        progress.report(ProgressUpdate::step(taken.as_secs_f64(), None, message));
     }
 }
 

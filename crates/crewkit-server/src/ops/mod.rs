@@ -4,6 +4,7 @@
 
 pub mod arguments;
 pub mod catalog;
+pub mod chat;
 pub mod fleet;
 pub mod pack;
 pub mod run;
@@ -248,6 +249,15 @@ pub struct ProgressUpdate {
     pub total: Option<f64>,
     /// What is happening now.
     pub message: Option<String>,
+    /// A part of the answer that is there already, for doors that show answers as they grow.
+    pub part: Option<Value>,
+}
+
+impl ProgressUpdate {
+    /// A step without a part of the answer.
+    pub const fn step(done: f64, total: Option<f64>, message: Option<String>) -> Self {
+        Self { done, total, message, part: None }
+    }
 }
 
 /// Takes progress reports; drops them when nobody asked.

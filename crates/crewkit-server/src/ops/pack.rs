@@ -331,7 +331,7 @@ impl crewkit_pack::env::Progress for Caller {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         *steps += 1;
         let message = Some(format!("{what}: {done} of {total}"));
-        self.progress.report(ProgressUpdate { done: f64::from(*steps), total: None, message });
+        self.progress.report(ProgressUpdate::step(f64::from(*steps), None, message));
     }
 
     fn wanted(&self) -> bool {

@@ -612,7 +612,7 @@ async fn wait(call: Call, input: WaitForRuns) -> Result<WaitedForRuns, Error> {
         #[expect(clippy::cast_precision_loss, reason = "no count of runs comes near the limit of a float")]
         let (done, all) = (ended as f64, total as f64);
         let message = Some(format!("{ended} of {total} agents have ended"));
-        call.progress.report(ProgressUpdate { done, total: Some(all), message });
+        call.progress.report(ProgressUpdate::step(done, Some(all), message));
     };
     let engine = engine(&call).await?;
     let waited = match &call.attempt {

@@ -240,6 +240,8 @@ async fn call_runs(world: &mut World) {
     let ready = id(&world.call("run_create", json!({})).await, "id");
     world.call("run_set_contract", json!({"run_id": ready, "contract": "slow"})).await;
     world.call("run_start", json!({"run_id": ready})).await;
+    world.call("chat_send", json!({"conversation_id": "c", "content": "x"})).await;
+    world.call("chat_show", json!({"conversation_id": "c"})).await;
     world.route("get", "/api/agents", "", "").await;
     world.route("get", "/api/agents/{id}", &done, "").await;
     world.route("post", "/api/agents/{id}/stop", &ready, "").await;

@@ -3,15 +3,13 @@
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Extension, Path};
 use axum::response::{IntoResponse, Response};
-use crewkit_agent::Engine;
-use crewkit_agent::engine::ChatFrame;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{engine, refused};
 use crate::http::Connection;
-use crate::http::context::RequestContext;
+use crate::http::context::{RequestContext, argument, respond};
+use crate::ops::{Progress, ProgressUpdate};
 
 /// Messages a client may have waiting while the model is being asked.
 const WAITING: usize = 16;
@@ -22,27 +20,35 @@ pub(super) async fn connect(
     Path(conversation): Path<String>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Response> {
-    context.permit("agent_start").map_err(IntoResponse::into_response)?;
-    let engine = engine(&context).await?.clone();
-    // Refuses a name that cannot be before the socket is open.
-    engine.chat_history(&conversation).await.map_err(refused)?;
+    // A name that cannot be is refused before the socket is open.
+    let shown = context.run("chat_show", argument("conversation_id", conversation.as_str())).await;
+    let shown = shown.map_err(IntoResponse::into_response)?;
+    if shown.failed() {
+        return Err(respond(shown));
+    }
     let most = usize::try_from(context.app.limits.agent_contract_bytes * 2).unwrap_or(usize::MAX);
     Ok(upgrade
         .max_message_size(most)
-        .on_upgrade(move |socket| converse(engine, conversation, socket, connection)))
+        .on_upgrade(move |socket| converse(context, conversation, shown.body, socket, connection)))
 }
 
-async fn converse(engine: Engine, conversation: String, socket: WebSocket, connection: Connection) {
+async fn converse(
+    context: RequestContext,
+    conversation: String,
+    mut shown: Value,
+    socket: WebSocket,
+    connection: Connection,
+) {
     let (mut sender, mut receiver) = socket.split();
     let (frames, mut outgoing) = mpsc::unbounded_channel::<Value>();
     let (says, to_say) = mpsc::channel::<String>(WAITING);
-    let (model, _) = engine.default_model();
+    let model = shown["model"].as_str().unwrap_or_default();
     let greeting = json!({"type": "system", "content": format!("Connected to {model}"), "conversation_id": conversation});
     let _ = frames.send(greeting);
-    for frame in engine.chat_history(&conversation).await.unwrap_or_default() {
-        let _ = frames.send(value(&frame));
+    if let Value::Array(messages) = shown["messages"].take() {
+        messages.into_iter().for_each(|message| drop(frames.send(message)));
     }
-    let answering = tokio::spawn(answer(engine, conversation, to_say, frames.clone()));
+    let answering = tokio::spawn(answer(context, conversation, to_say, frames.clone()));
     loop {
         tokio::select! {
             () = connection.stopped() => break,
@@ -84,20 +90,31 @@ fn take(text: &str, says: &mpsc::Sender<String>) -> Result<(), String> {
     says.try_send(content.to_owned()).map_err(|_| format!("more than {WAITING} messages are waiting"))
 }
 
+/// Has one message answered after the other, and shows the frames of each as they come.
 async fn answer(
-    engine: Engine,
+    context: RequestContext,
     conversation: String,
     mut to_say: mpsc::Receiver<String>,
     frames: mpsc::UnboundedSender<Value>,
 ) {
     while let Some(content) = to_say.recv().await {
-        let send = |frame: ChatFrame| drop(frames.send(value(&frame)));
-        if let Err(error) = engine.chat_say(&conversation, content, &send).await {
-            let _ = frames.send(json!({"type": "error", "content": error.to_string()}));
+        let mut arguments = argument("conversation_id", conversation.as_str());
+        arguments.insert("content".to_owned(), content.into());
+        let (reports, mut reported) = mpsc::unbounded_channel::<ProgressUpdate>();
+        let show = async {
+            while let Some(update) = reported.recv().await {
+                update.part.into_iter().for_each(|part| drop(frames.send(part)));
+            }
+        };
+        let (answer, ()) =
+            tokio::join!(context.run_with("chat_send", arguments, Progress::to(reports)), show);
+        let problem = match answer {
+            Ok(answer) if answer.failed() => answer.body["error"].as_str().map(ToOwned::to_owned),
+            Ok(_) => None,
+            Err(problem) => Some(problem.message),
+        };
+        if let Some(content) = problem {
+            let _ = frames.send(json!({"type": "error", "content": content}));
         }
     }
-}
-
-fn value(frame: &ChatFrame) -> Value {
-    serde_json::to_value(frame).unwrap_or_default()
 }

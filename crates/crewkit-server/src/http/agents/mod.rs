@@ -64,7 +64,7 @@ pub fn routes() -> Vec<(Route, MethodRouter<Arc<App>>)> {
         route("post", "/api/agents/{id}/resume", "run_resume", Same, post(rest::resume)),
         route("post", "/api/agents/{id}/stop", "agent_stop", json::<rest::Stopping>(), post(rest::stop)),
         route("post", "/api/agents/prune", "run_prune", json::<rest::PrunedRuns>(), post(rest::prune)),
-        route("get", "/ws/{conversation_id}", "agent_start", Socket, any(chat::connect)),
+        route("get", "/ws/{conversation_id}", "chat_send", Socket, any(chat::connect)),
         route("get", "/ws/agent/{agent_id}", "run_show", Socket, any(viewer::connect)),
         route("post", "/api/fleet/projects", "project_add", Same, post(http_rest::add_project)),
     ]

@@ -114,7 +114,7 @@ pub(crate) fn catalog() -> Arc<Catalog> {
             Box::pin(async move {
                 for done in 1..=3_u8 {
                     let message = Some(format!("step {done}"));
-                    call.progress.report(ProgressUpdate { done: f64::from(done), total: Some(3.0), message });
+                    call.progress.report(ProgressUpdate::step(f64::from(done), Some(3.0), message));
                 }
                 Ok(json!({"steps": 3}))
             })
