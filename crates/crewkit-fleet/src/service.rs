@@ -351,7 +351,8 @@ impl<B: Backend> Fleet<B> {
         let (page, page_size) = paging(input.page, input.page_size, TASKS_PER_PAGE)?;
         let raw = input.raw.unwrap_or(false);
         let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
-        let tasks = self.backend.tasks(&agent, if raw { Rows::Raw } else { Rows::Tidy }).await?;
+        let rows = if raw { Rows::Raw } else { Rows::Tidy };
+        let (tasks, missing) = self.backend.tasks(&agent, rows).await?;
         let page = Page::of(tasks, page, page_size);
         Ok(TaskHistory {
             total_count: page.total_count,
@@ -361,7 +362,7 @@ impl<B: Backend> Fleet<B> {
             agent_name: agent.name,
             has_next_page: page.has_next(),
             has_previous_page: page.has_previous(),
-            details: HistoryDetails { scope: B::HISTORY, raw },
+            details: HistoryDetails { scope: B::HISTORY, raw, missing },
             tasks: page.items,
         })
     }

@@ -94,9 +94,6 @@ async fn a_busy_agent_that_said_nothing_works_on_its_spec() {
         let list = fleet.list_agents(without_metadata()).await.unwrap();
         let tasks: Vec<_> = list.agents.iter().map(|agent| agent.current_task.as_deref()).collect();
         assert_eq!(tasks, [None, Some("Initial spec of silent"), Some("typing")], "{profile:?}");
-        fleet.list_agents(without_metadata()).await.unwrap();
-        let asked = sim.requests().iter().filter(|request| request.path.contains("/tasks?")).count();
-        assert_eq!(asked, 1, "{profile:?}: specs do not change");
     }
 }
 
@@ -303,11 +300,14 @@ async fn a_history_without_reports_begins_with_the_spec() {
         (before.tasks[0].summary.as_str(), before.tasks[0].status),
         ("Build the thing", TaskStatus::Pending)
     );
-    assert_eq!(serde_json::to_value(before.tasks[0].source).unwrap(), "human");
     sim.world().finish_builds();
     sim.world().workspace_mut("papi").report(5, "working", "", "");
     let busy = fleet.show_agent(named("papi")).await.unwrap().agent;
-    assert_eq!((busy.last_task, busy.status.as_str()), (None, "idle"), "the agent itself says that it rests");
+    assert_eq!(
+        (busy.current_task, busy.status.as_str()),
+        (None, "idle"),
+        "the agent itself says that it rests"
+    );
     sim.world().workspace_mut("papi").agent.running = true;
     let busy = fleet.show_agent(named("papi")).await.unwrap().agent;
     assert_eq!(busy.current_task.as_deref(), Some("Build the thing"));

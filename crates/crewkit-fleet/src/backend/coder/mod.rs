@@ -1,8 +1,8 @@
 //! Workspaces on Coder, through its REST API.
 //!
 //! Coder stores nothing for us: name, role, project and spec of an agent are read from the workspace, its preset, its
-//! template and its first prompt. What this server itself did (tasks it started or stopped) is remembered in memory
-//! only and may be lost without harm.
+//! template and its first prompt. Who gave a task through this server, and which were interrupted, is kept in the home;
+//! without it nothing else is missing.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -124,7 +124,8 @@ struct Inner {
     tasks_routes: capability::TasksRoutes,
     /// How many workspaces there were when they were last listed.
     workspace_count: AtomicUsize,
-    journal: journal::Journal,
+    /// What agents were last seen to do.
+    learned: Cache<record::Learned>,
     kit_locks: kit::Locks,
 }
 
@@ -172,7 +173,6 @@ impl CoderBackend {
     pub fn new(settings: CoderSettings, clock: Clock) -> Result<Self, SettingsError> {
         let ca = settings.ca.as_deref();
         let client = Client::new(&settings.url, &settings.token, ca, settings.limits.clone(), clock.clone())?;
-        let journal = journal::Journal::new(settings.limits.fleet_journal_entries);
         Ok(Self {
             inner: Arc::new(Inner {
                 client,
@@ -186,7 +186,7 @@ impl CoderBackend {
                 task_templates: Mutex::new(None),
                 tasks_routes: capability::TasksRoutes::default(),
                 workspace_count: AtomicUsize::new(record::UNKNOWN_COUNT),
-                journal,
+                learned: Cache::new(),
                 kit_locks: kit::Locks::default(),
             }),
         })
@@ -248,7 +248,7 @@ impl Backend for CoderBackend {
         &self,
         agent: &AgentRecord<CoderHandle>,
     ) -> Result<AgentRecord<CoderHandle>, FleetError> {
-        Ok(self.inner.complete(agent).await)
+        Ok(Box::pin(self.inner.complete(agent)).await)
     }
 
     async fn is_taken(&self, name: &AgentName) -> Result<bool, FleetError> {
@@ -289,15 +289,19 @@ impl Backend for CoderBackend {
         agent: &AgentRecord<CoderHandle>,
         task: TaskOrder<'_>,
     ) -> Result<Task, FleetError> {
-        self.inner.start_task(agent, task.text).await
+        Box::pin(self.inner.start_task(agent, task)).await
     }
 
     async fn stop_task(&self, agent: &AgentRecord<CoderHandle>) -> Result<Interrupted, FleetError> {
-        self.inner.stop_task(agent).await
+        Box::pin(self.inner.stop_task(agent)).await
     }
 
-    async fn tasks(&self, agent: &AgentRecord<CoderHandle>, rows: Rows) -> Result<Vec<Task>, FleetError> {
-        Ok(self.inner.history(agent, rows).await)
+    async fn tasks(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+        rows: Rows,
+    ) -> Result<(Vec<Task>, Option<String>), FleetError> {
+        Ok(Box::pin(self.inner.history(agent, rows)).await)
     }
 
     async fn log(
@@ -306,7 +310,7 @@ impl Backend for CoderBackend {
         skip: usize,
         take: usize,
     ) -> Result<(Vec<LogEntry>, usize), FleetError> {
-        let entries = self.inner.log(agent).await?;
+        let entries = self.inner.conversation(agent).await?;
         let total = entries.len();
         Ok((entries.into_iter().rev().skip(skip).take(take).collect(), total))
     }

@@ -33,13 +33,16 @@ pub(super) struct Digest {
     pub(super) verdict: Verdict,
     /// The newest report that says something.
     pub(super) last: Option<Report>,
+    /// What the agent says about what it does right now.
+    pub(super) says: Option<String>,
     pub(super) pull_request_url: Option<String>,
 }
 
 impl Digest {
     /// Draws the conclusions.
     pub(super) fn of(mut workspace: Workspace) -> Self {
-        let reports = reports(&workspace);
+        let mut reports = reports(&workspace);
+        reports.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         let verdict = judge(&workspace, &reports);
         for resource in &mut workspace.latest_build.resources {
             resource
@@ -51,6 +54,7 @@ impl Digest {
         Self {
             verdict,
             last: history::newest_message(&reports).cloned(),
+            says: says(&reports, workspace.latest_build.created_at),
             pull_request_url: history::pull_request_url(&reports).map(str::to_owned),
             workspace,
             reports,
@@ -109,6 +113,22 @@ pub(super) fn task_app(workspace: &Workspace) -> Option<(&WorkspaceAgent, &App)>
             let mut reporting = workspace.apps().filter(|(_, app)| !app.statuses.is_empty());
             reporting.next().filter(|_| reporting.next().is_none())
         })
+}
+
+/// The newest words of an agent since it last was at rest; `reports` are sorted.
+fn says(reports: &[Report], since: Moment) -> Option<String> {
+    let mut words = None;
+    let mut at_rest = true;
+    for report in reports.iter().filter(|report| report.at > since) {
+        if at_rest {
+            words = None;
+        }
+        at_rest = report.state != "working";
+        if !report.message.is_empty() {
+            words = Some(report.message.clone());
+        }
+    }
+    words
 }
 
 /// Everything the apps of the workspace reported, in no order.
