@@ -135,6 +135,8 @@ pub struct Agent {
     pub metadata_count: usize,
     /// Metadata, see the contracts for its form per tool.
     pub metadata: Map<String, Value>,
+    /// When `metadata` and `git` were read; null if they were not.
+    pub metadata_at: Option<Moment>,
     /// The `fleet_mcp_*` fields.
     pub fleet_metadata: Map<String, Value>,
     /// What git says about the workspace; null when nobody asked it.
@@ -180,6 +182,8 @@ pub struct AgentSummary {
     pub metadata_count: usize,
     /// Values of the fields that belong in lists.
     pub metadata: Map<String, Value>,
+    /// When `metadata` and `git` were read; null if they were not.
+    pub metadata_at: Option<Moment>,
     /// The short ones of the `fleet_mcp_*` fields.
     pub fleet_metadata: Map<String, Value>,
     /// What git says about the workspace; null when nobody asked it.

@@ -343,8 +343,8 @@ impl<B: Backend> Fleet<B> {
             MetadataStyle::Merged => fleet.clone().into_iter().chain(metadata.in_full()).collect(),
             MetadataStyle::Legacy => fleet.clone(),
         };
-        let git = metadata.git.clone();
-        Ok(Shown { agent: Agent { git, ..agent(&complete, shown, metadata.len(), fleet) } })
+        let (git, metadata_at) = (metadata.git.clone(), metadata.at);
+        Ok(Shown { agent: Agent { metadata_at, git, ..agent(&complete, shown, metadata.len(), fleet) } })
     }
 
     async fn history(&self, input: &TaskHistoryQuery) -> Result<TaskHistory, FleetError> {
@@ -722,6 +722,7 @@ fn agent<H>(
         updated_at: record.updated_at,
         metadata_count,
         metadata,
+        metadata_at: None,
         fleet_metadata,
         git: None,
         online: availability.is_online(),
@@ -748,6 +749,7 @@ fn summary<H>(record: &AgentRecord<H>, metadata: &Metadata) -> AgentSummary {
         updated_at: record.updated_at,
         metadata_count: metadata.len(),
         metadata: metadata.for_list(),
+        metadata_at: metadata.at,
         fleet_metadata: fleet_metadata(record, metadata),
         git: metadata.git.clone(),
         online: availability.is_online(),

@@ -67,6 +67,10 @@ pub struct CoderSettings {
     pub projects: Vec<String>,
     /// Keys of Coder's agent metadata that are fleet metadata without the prefix that marks them.
     pub metadata_keys: Vec<String>,
+    /// Seconds between two reads of metadata and kit through the terminal of a workspace.
+    pub metadata_seconds: u64,
+    /// Whether lists read them, too, instead of showing what was read last.
+    pub list_metadata: bool,
     /// What agents are equipped with; nothing when absent.
     pub kit: Option<Arc<dyn Kit>>,
     /// Which agents get which profile of it.
@@ -76,6 +80,9 @@ pub struct CoderSettings {
     /// What is under way, shared by everything that this server does on any Coder.
     pub intents: Arc<Intents>,
 }
+
+/// Seconds between two reads through the terminal of a workspace unless set otherwise.
+const METADATA_SECONDS: u64 = 60;
 
 impl std::fmt::Debug for CoderSettings {
     /// Without the address: people put passwords into it, before they are told that it cannot be used.
@@ -95,6 +102,8 @@ impl CoderSettings {
             organization: None,
             projects: Vec::new(),
             metadata_keys: Vec::new(),
+            metadata_seconds: METADATA_SECONDS,
+            list_metadata: false,
             kit: None,
             profiles: Profiles::default(),
             limits: Limits::default(),
@@ -124,6 +133,8 @@ struct Inner {
     tasks_routes: capability::TasksRoutes,
     /// How many workspaces there were when they were last listed.
     workspace_count: AtomicUsize,
+    /// What was found through terminals.
+    looked: Cache<metadata::Looked>,
     /// What agents were last seen to do.
     learned: Cache<record::Learned>,
     kit_locks: kit::Locks,
@@ -135,6 +146,8 @@ pub struct CoderHandle {
     workspace: Arc<wire::Workspace>,
     /// Empty for agents of a list.
     reports: Arc<Vec<Report>>,
+    /// Whether it was looked up alone, not as one of a list.
+    alone: bool,
 }
 
 /// A bounded memory for what does not change.
@@ -186,6 +199,7 @@ impl CoderBackend {
                 task_templates: Mutex::new(None),
                 tasks_routes: capability::TasksRoutes::default(),
                 workspace_count: AtomicUsize::new(record::UNKNOWN_COUNT),
+                looked: Cache::new(),
                 learned: Cache::new(),
                 kit_locks: kit::Locks::default(),
             }),

@@ -153,7 +153,7 @@ impl Inner {
                     }
                 },
             };
-            let records: Vec<_> = some.into_iter().map(|digest| self.described(digest)).collect();
+            let records: Vec<_> = some.into_iter().map(|digest| self.described(digest, false)).collect();
             if let Some(early) = early {
                 self.tell_early(&records, early).await;
             }
@@ -255,10 +255,10 @@ impl Inner {
 
     /// Describes the agent in a workspace; its role is not known yet.
     pub(super) fn record(&self, workspace: Workspace) -> AgentRecord<CoderHandle> {
-        self.described(Digest::of(workspace))
+        self.described(Digest::of(workspace), true)
     }
 
-    fn described(&self, digest: Digest) -> AgentRecord<CoderHandle> {
+    fn described(&self, digest: Digest, alone: bool) -> AgentRecord<CoderHandle> {
         let Digest { workspace, reports, verdict, last, says, pull_request_url } = digest;
         let project = if workspace.template_display_name.is_empty() {
             workspace.template_name.clone()
@@ -301,7 +301,7 @@ impl Inner {
             url: Some(
                 self.client.url(&format!("/@{}/{}", workspace.owner_name, workspace.name), &[]).to_string(),
             ),
-            handle: CoderHandle { workspace: Arc::new(workspace), reports: Arc::new(reports) },
+            handle: CoderHandle { workspace: Arc::new(workspace), reports: Arc::new(reports), alone },
         }
     }
 
