@@ -38,9 +38,6 @@ const CONVERSATIONS: usize = 64;
 const CONVERSATIONS_AT_ONCE: usize = 16;
 /// Most pages of one list.
 const MOST_PAGES: usize = 500;
-/// Pages asked for while the number of workspaces is not known: one that is empty costs Coder little, and hundreds of
-/// agents come a round trip earlier.
-const FIRST_PAGES: usize = 4;
 /// Stands for a number of workspaces nobody has told yet.
 pub(super) const UNKNOWN_COUNT: usize = usize::MAX;
 
@@ -127,7 +124,7 @@ impl Inner {
         };
         // As many as there were last time are asked for at once; the others as soon as one says how many there are.
         let known = match self.workspace_count.load(Ordering::Relaxed) {
-            UNKNOWN_COUNT => FIRST_PAGES,
+            UNKNOWN_COUNT => 1,
             count => count.div_ceil(size).clamp(1, MOST_PAGES),
         };
         let mut asked = known;

@@ -208,9 +208,11 @@ pub(super) fn judge(workspace: &Workspace, reports: &[Report]) -> Verdict {
             let status = if state == "working" { AgentStatus::Busy } else { AgentStatus::Idle };
             let health = match &trouble {
                 Some(Trouble::Bearable(reason)) => Health::bad(reason.clone()),
+                Some(Trouble::Harmless(reason)) => Health { healthy: true, reason: Some(reason.clone()) },
                 _ => Health::good(),
             };
-            Verdict { status: status.into(), health, needs_attention: asks || trouble.is_some() }
+            let is_trouble = matches!(trouble, Some(Trouble::Bearable(_)));
+            Verdict { status: status.into(), health, needs_attention: asks || is_trouble }
         }
     }
 }
@@ -234,10 +236,13 @@ enum Trouble {
     Fatal(String),
     /// It works, but a person should know.
     Bearable(String),
+    /// It works, and what was wrong did no harm.
+    Harmless(String),
 }
 
 fn trouble_of(agent: &WorkspaceAgent, task_app: Option<(&WorkspaceAgent, &App)>) -> Option<Trouble> {
     let app_is_unhealthy = task_app.is_some_and(|(_, app)| app.health == "unhealthy");
+    let app_is_healthy = task_app.is_some_and(|(_, app)| app.health == "healthy");
     let fatal = |reason: String| Some(Trouble::Fatal(reason));
     let bearable = |reason: String| Some(Trouble::Bearable(reason));
     match (agent.status.as_str(), agent.lifecycle_state.as_str()) {
@@ -249,6 +254,11 @@ fn trouble_of(agent: &WorkspaceAgent, task_app: Option<(&WorkspaceAgent, &App)>)
         (_, "start_error") if app_is_unhealthy => {
             fatal(format!("the start script of '{}' failed and its app does not answer", agent.name))
         }
+        // Coder says so too of a script that is done and left something running behind it, as most do.
+        (_, "start_error") if app_is_healthy => Some(Trouble::Harmless(format!(
+            "Coder says that the start script of '{}' ended with an error; its app is healthy",
+            agent.name
+        ))),
         (_, "start_error") => bearable(format!("the start script of '{}' failed", agent.name)),
         (_, "start_timeout") => bearable(format!("the start script of '{}' takes too long", agent.name)),
         _ if app_is_unhealthy => bearable("the agent's app does not answer its health check".to_owned()),
