@@ -32,6 +32,10 @@ pub enum Intervention {
         at: Moment,
         /// What it was.
         text: String,
+        /// Who gave it.
+        source: TaskSource,
+        /// The id that was told to whoever gave it, if it cannot be told from the conversation.
+        id: Option<String>,
     },
     /// The running task was interrupted.
     Stopped {
@@ -49,6 +53,19 @@ impl Intervention {
     }
 }
 
+/// What an agent does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// It works.
+    Works,
+    /// It is at rest.
+    Rests,
+    /// It is at rest or on its way, and may simply not have read its spec yet.
+    MayNotHaveBegun,
+    /// Its workspace is stopped or broken.
+    Nothing,
+}
+
 /// What the rows are read against.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
@@ -56,14 +73,43 @@ pub struct Context<'a> {
     pub agent_name: &'a str,
     /// Id of the workspace, from which ids of unreported tasks are made.
     pub workspace_id: &'a str,
-    /// When the workspace was last started; reports before that are stale.
+    /// When the workspace was made.
+    pub created_at: Moment,
+    /// What the agent was made for; may be empty.
+    pub spec: &'a str,
+    /// When the workspace was last started or stopped; reports before that are stale.
     pub since: Moment,
-    /// Whether the agent works right now.
-    pub busy: bool,
-    /// Whether the agent can be talked to.
-    pub online: bool,
+    /// Whether that was the first time.
+    pub is_first_build: bool,
+    /// What the agent does right now.
+    pub doing: Doing,
     /// What this server did, oldest first.
     pub interventions: &'a [Intervention],
+}
+
+/// Time between a start and the message that came of it, at most; clocks differ.
+const NEAR_MS: u64 = 120_000;
+
+impl Context<'_> {
+    /// Who gave the task of this time whose text passes; people talk to agents without this server.
+    pub fn source_of(&self, given_at: Moment, is_text: impl Fn(&str) -> bool) -> TaskSource {
+        let distance = |at: Moment| at.unix_ms().abs_diff(given_at.unix_ms());
+        let starts = self.interventions.iter().filter_map(|intervention| match intervention {
+            Intervention::Started { at, text, source, .. } if distance(*at) <= NEAR_MS && is_text(text) => {
+                Some((distance(*at), *source))
+            }
+            _ => None,
+        });
+        starts.min_by_key(|(distance, _)| *distance).map_or(TaskSource::Human, |(_, source)| source)
+    }
+
+    /// When tasks were interrupted.
+    pub fn stops(&self) -> impl Iterator<Item = Moment> {
+        self.interventions.iter().filter_map(|intervention| match intervention {
+            Intervention::Stopped { at } => Some(*at),
+            Intervention::Started { .. } => None,
+        })
+    }
 }
 
 /// Consecutive reports about one thing.
@@ -77,8 +123,6 @@ struct Group {
     needs_attention: bool,
     source: TaskSource,
     stopped_at: Option<Moment>,
-    /// Given by this server and not reported yet.
-    unreported: bool,
 }
 
 impl Group {
@@ -93,7 +137,6 @@ impl Group {
             needs_attention: report.needs_attention,
             source: TaskSource::Agent,
             stopped_at: None,
-            unreported: false,
         }
     }
 
@@ -159,7 +202,10 @@ fn in_order(reports: &[Report]) -> Vec<Report> {
 fn finish(mut groups: Vec<Group>, context: &Context<'_>) -> Vec<Task> {
     for intervention in context.interventions {
         match intervention {
-            Intervention::Started { at, text } => note_start(&mut groups, *at, text, context.workspace_id),
+            Intervention::Started { at, text, source, id } => {
+                let id = id.clone().unwrap_or_else(|| unreported_id(context.workspace_id, *at));
+                note_start(&mut groups, *at, text, *source, id);
+            }
             Intervention::Stopped { at } => note_stop(&mut groups, *at),
         }
     }
@@ -172,23 +218,22 @@ fn finish(mut groups: Vec<Group>, context: &Context<'_>) -> Vec<Task> {
 }
 
 /// The first report after a start is about that task; until there is one, the start itself is the row.
-fn note_start(groups: &mut Vec<Group>, at: Moment, text: &str, workspace_id: &str) {
+fn note_start(groups: &mut Vec<Group>, at: Moment, text: &str, source: TaskSource, id: String) {
     let position = groups.partition_point(|group| group.first <= at);
     if let Some(group) = groups.get_mut(position) {
-        group.source = TaskSource::AiController;
+        (group.source, group.id) = (source, id);
         return;
     }
     groups.push(Group {
-        id: unreported_id(workspace_id, at),
+        id,
         first: at,
         last: at,
         state: "working".to_owned(),
         message: text.to_owned(),
         uri: String::new(),
         needs_attention: false,
-        source: TaskSource::AiController,
+        source,
         stopped_at: None,
-        unreported: true,
     });
 }
 
@@ -201,8 +246,7 @@ fn note_stop(groups: &mut [Group], at: Moment) {
 
 fn task_of(group: Group, next: Option<Moment>, context: &Context<'_>) -> Task {
     let is_newest = next.is_none();
-    let runs =
-        is_newest && group.last > context.since && (context.busy || (group.unreported && context.online));
+    let runs = is_newest && group.last > context.since && context.doing == Doing::Works;
     let (status, completed_at) = match group.state.as_str() {
         "complete" => (TaskStatus::Completed, Some(group.last)),
         "failure" => (TaskStatus::Failed, Some(group.last)),
@@ -229,28 +273,7 @@ fn task_of(group: Group, next: Option<Moment>, context: &Context<'_>) -> Task {
     }
 }
 
-/// The row that stands for the spec while the agent has not reported anything.
-pub fn initial_task(spec: &str, created_at: Moment, context: &Context<'_>) -> Task {
-    let status = if context.busy { TaskStatus::Running } else { TaskStatus::Pending };
-    Task {
-        id: unreported_id(context.workspace_id, created_at),
-        agent_name: context.agent_name.to_owned(),
-        summary: spec.to_owned(),
-        status,
-        source: TaskSource::Human,
-        created_at,
-        started_at: context.busy.then_some(context.since),
-        completed_at: None,
-        message: spec.to_owned(),
-        uri: String::new(),
-        needs_user_attention: false,
-        state: String::new(),
-        phase: None,
-        waits_for: None,
-    }
-}
-
-/// The id of a task no report exists for yet.
+/// The id of a task that was given at a time.
 pub fn unreported_id(workspace_id: &str, at: Moment) -> String {
     format!("{workspace_id}:{}", at.unix_ms())
 }

@@ -20,7 +20,16 @@ fn reports(rows: &[(i64, &str, &str)]) -> Vec<Report> {
 }
 
 fn context(busy: bool, interventions: &[Intervention]) -> Context<'_> {
-    Context { agent_name: "papi", workspace_id: "w", since: at(0), busy, online: true, interventions }
+    Context {
+        agent_name: "papi",
+        workspace_id: "w",
+        created_at: at(-10),
+        spec: "the spec",
+        since: at(0),
+        is_first_build: true,
+        doing: if busy { Doing::Works } else { Doing::Rests },
+        interventions,
+    }
 }
 
 /// `message status start-end` per row, newest first.
@@ -84,14 +93,17 @@ fn failure_asks_for_a_person() {
 
 #[test]
 fn a_start_is_a_row_until_a_report_takes_its_place() {
-    let start = [Intervention::Started { at: at(15), text: "do it".to_owned() }];
-    let before = tidy(&reports(&[(10, "idle", "a")]), &context(false, &start));
+    let source = TaskSource::AiController;
+    let start = [Intervention::Started { at: at(15), text: "do it".to_owned(), source, id: None }];
+    let before = tidy(&reports(&[(10, "idle", "a")]), &context(true, &start));
     assert_eq!(shown(&before), ["do it running 15-…", "a completed 10-10"]);
     assert_eq!((before[0].source, before[0].id.as_str()), (TaskSource::AiController, "w:1000015000"));
 
     let after = tidy(&reports(&[(10, "idle", "a"), (20, "working", "doing it")]), &context(true, &start));
     assert_eq!(shown(&after), ["doing it running 20-…", "a completed 10-10"]);
-    assert_eq!(after[0].source, TaskSource::AiController);
+    assert_eq!((after[0].source, &after[0].id), (TaskSource::AiController, &before[0].id));
+    let rested = tidy(&reports(&[(10, "idle", "a")]), &context(false, &start));
+    assert_eq!(shown(&rested)[0], "do it completed 15-15", "an agent at rest runs nothing");
     assert_eq!(after[1].source, TaskSource::Agent);
 }
 

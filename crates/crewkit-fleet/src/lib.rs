@@ -6,6 +6,7 @@
 pub mod any;
 pub mod backend;
 pub mod changes;
+pub mod conversation;
 pub mod equip;
 pub mod error;
 pub mod filter;

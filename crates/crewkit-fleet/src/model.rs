@@ -135,6 +135,8 @@ pub struct Agent {
     pub metadata_count: usize,
     /// Metadata, see the contracts for its form per tool.
     pub metadata: Map<String, Value>,
+    /// When `metadata` and `git` were read; null if they were not.
+    pub metadata_at: Option<Moment>,
     /// The `fleet_mcp_*` fields.
     pub fleet_metadata: Map<String, Value>,
     /// What git says about the workspace; null when nobody asked it.
@@ -180,6 +182,8 @@ pub struct AgentSummary {
     pub metadata_count: usize,
     /// Values of the fields that belong in lists.
     pub metadata: Map<String, Value>,
+    /// When `metadata` and `git` were read; null if they were not.
+    pub metadata_at: Option<Moment>,
     /// The short ones of the `fleet_mcp_*` fields.
     pub fleet_metadata: Map<String, Value>,
     /// What git says about the workspace; null when nobody asked it.
@@ -209,7 +213,7 @@ pub enum TaskStatus {
 }
 
 /// Who gave a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskSource {
     /// The agent took it up by itself.
@@ -224,7 +228,7 @@ pub enum TaskSource {
 /// A task, or one step an agent reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Task {
-    /// Id of the report, or of the start.
+    /// Its id, the same from the first answer on.
     pub id: String,
     /// Whose task it is.
     pub agent_name: String,
@@ -240,7 +244,7 @@ pub struct Task {
     pub started_at: Option<Moment>,
     /// When it ended.
     pub completed_at: Option<Moment>,
-    /// Same as `summary`.
+    /// What the agent said about it; the same as `summary` if it said nothing.
     pub message: String,
     /// Link to related work; may be empty.
     pub uri: String,
@@ -553,6 +557,9 @@ pub struct HistoryDetails {
     pub scope: HistoryScope,
     /// Whether rows are shown as they came.
     pub raw: bool,
+    /// What the history does not tell, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// What a backend remembers.

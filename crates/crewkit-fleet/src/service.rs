@@ -343,15 +343,16 @@ impl<B: Backend> Fleet<B> {
             MetadataStyle::Merged => fleet.clone().into_iter().chain(metadata.in_full()).collect(),
             MetadataStyle::Legacy => fleet.clone(),
         };
-        let git = metadata.git.clone();
-        Ok(Shown { agent: Agent { git, ..agent(&complete, shown, metadata.len(), fleet) } })
+        let (git, metadata_at) = (metadata.git.clone(), metadata.at);
+        Ok(Shown { agent: Agent { metadata_at, git, ..agent(&complete, shown, metadata.len(), fleet) } })
     }
 
     async fn history(&self, input: &TaskHistoryQuery) -> Result<TaskHistory, FleetError> {
         let (page, page_size) = paging(input.page, input.page_size, TASKS_PER_PAGE)?;
         let raw = input.raw.unwrap_or(false);
         let agent = self.backend.agent(&lookup(&input.agent_name)?).await?;
-        let tasks = self.backend.tasks(&agent, if raw { Rows::Raw } else { Rows::Tidy }).await?;
+        let rows = if raw { Rows::Raw } else { Rows::Tidy };
+        let (tasks, missing) = self.backend.tasks(&agent, rows).await?;
         let page = Page::of(tasks, page, page_size);
         Ok(TaskHistory {
             total_count: page.total_count,
@@ -361,7 +362,7 @@ impl<B: Backend> Fleet<B> {
             agent_name: agent.name,
             has_next_page: page.has_next(),
             has_previous_page: page.has_previous(),
-            details: HistoryDetails { scope: B::HISTORY, raw },
+            details: HistoryDetails { scope: B::HISTORY, raw, missing },
             tasks: page.items,
         })
     }
@@ -721,6 +722,7 @@ fn agent<H>(
         updated_at: record.updated_at,
         metadata_count,
         metadata,
+        metadata_at: None,
         fleet_metadata,
         git: None,
         online: availability.is_online(),
@@ -747,6 +749,7 @@ fn summary<H>(record: &AgentRecord<H>, metadata: &Metadata) -> AgentSummary {
         updated_at: record.updated_at,
         metadata_count: metadata.len(),
         metadata: metadata.for_list(),
+        metadata_at: metadata.at,
         fleet_metadata: fleet_metadata(record, metadata),
         git: metadata.git.clone(),
         online: availability.is_online(),

@@ -151,6 +151,18 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "Keys of Coder's agent metadata to show, beside those that begin with `fleet_`.",
     ),
+    asker(
+        "fleet.coder.metadata_seconds",
+        Kind::Number,
+        "60",
+        "Seconds between two reads of metadata and kit through the terminal of a workspace, which Coder counts as use.",
+    ),
+    asker(
+        "fleet.coder.list_metadata",
+        Kind::Text,
+        "last",
+        "What lists show of metadata that is read through a terminal: last (what was read last) or full (read it, too).",
+    ),
     asker("fleet.max_name_length", Kind::Number, "20", "Longest name of a new agent; at most 32."),
     asker(
         "fleet.metadata_style",

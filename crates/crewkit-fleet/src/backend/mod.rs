@@ -239,12 +239,12 @@ pub trait Backend: Send + Sync + 'static {
         agent: &AgentRecord<Self::Handle>,
     ) -> impl Future<Output = Result<Interrupted, FleetError>> + Send;
 
-    /// The tasks of an agent, newest first.
+    /// The tasks of an agent, newest first, and what they do not tell.
     fn tasks(
         &self,
         agent: &AgentRecord<Self::Handle>,
         rows: Rows,
-    ) -> impl Future<Output = Result<Vec<Task>, FleetError>> + Send;
+    ) -> impl Future<Output = Result<(Vec<Task>, Option<String>), FleetError>> + Send;
 
     /// The `take` entries of an agent's conversation before its `skip` newest ones, newest first, and how many there are in
     /// all.

@@ -7,6 +7,8 @@ use crewkit_core::Limits;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::time::Moment;
+
 pub mod runner;
 pub mod sandbox;
 pub mod server;
@@ -55,6 +57,8 @@ pub struct Metadata {
     pub fields: Vec<Field>,
     /// What git says; `None` if nobody asked it.
     pub git: Option<GitFacts>,
+    /// When it was read; `None` if it never was.
+    pub at: Option<Moment>,
 }
 
 impl Metadata {
@@ -113,7 +117,7 @@ impl Metadata {
         };
         let fields: Option<Vec<Field>> =
             fields.into_iter().map(|(name, field)| endpoint_field(name, field)).collect();
-        fields.map(|fields| Self { fields, git })
+        fields.map(|fields| Self { fields, git, at: None })
     }
 
     /// The answer of a metadata endpoint.
@@ -308,7 +312,7 @@ mod tests {
                 field("bad name", json!(1)),
                 field(&"x".repeat(65), json!(1)),
             ],
-            git: None,
+            ..Metadata::default()
         }
         .cleaned(&limits);
         assert_eq!(cleaned.len(), 3);

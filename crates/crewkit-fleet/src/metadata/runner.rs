@@ -135,7 +135,7 @@ impl Runner {
         };
         let outcomes = in_turn(tasks.iter().map(run)).await;
         let fields = tasks.into_iter().zip(outcomes).map(|(task, outcome)| field(task, outcome)).collect();
-        Told::Fields(Metadata { fields, git: None })
+        Told::Fields(Metadata { fields, ..Metadata::default() })
     }
 
     /// The directory Taskfiles must be in, and the names to look for there.

@@ -3,6 +3,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "schemas are built from values on the spot")]
 
 mod admin;
+mod coder_history;
 mod coder_kit;
 mod contracts;
 mod corpus;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crewkit_core::Limits;
-use crewkit_fleet::model::ListAgents;
+use crewkit_fleet::model::{ListAgents, WaitForAgent};
 use crewkit_fleet::{FleetOptions, MetadataStyle};
 use crewkit_testkit::coder::{Fault, Kind, MetadataApp, Profile};
 use serde_json::{Value, json};
@@ -195,6 +195,41 @@ async fn a_taskfile_is_read_and_run_through_the_terminal() {
         }
         assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1, "nothing is left behind in the workspace");
     }
+}
+
+/// A terminal counts as use of a workspace: lists open none, and a look at one agent opens one a minute.
+#[tokio::test]
+async fn terminals_are_opened_for_who_looks_at_one_agent_and_not_again_for_a_minute() {
+    let Fixture { sim, .. } = fixture(Profile::V2_36).await;
+    let home = tempfile::tempdir().unwrap();
+    write(&home.path().join("Taskfile.yml"), TASKFILE);
+    sim.world().add_agent("papi").directory = Some(home.path().to_owned());
+    let terminals = || sim.requests().iter().filter(|request| request.path.contains("/pty?")).count();
+    let ours = fleet(&sim, |settings| settings.limits.fleet_metadata_field_ms = 1_000);
+    let listed = async |fleet: &CoderFleet| {
+        let list = fleet.list_agents(ListAgents::default()).await.unwrap();
+        checked("list_agents", list).agents.remove(0)
+    };
+    let before = listed(&ours).await;
+    let wait = WaitForAgent { agent_name: "papi".to_owned(), ..WaitForAgent::default() };
+    ours.wait_for_agent(wait).await.unwrap();
+    assert_eq!((before.metadata_count, before.metadata_at, terminals()), (0, None, 0), "nobody has looked");
+
+    let first = ours.show_agent(named("papi")).await.unwrap().agent;
+    assert!(first.metadata_count > 0 && first.metadata_at.is_some());
+    let opened = terminals();
+    assert!(opened > 0);
+    let (again, after) = (ours.show_agent(named("papi")).await.unwrap().agent, listed(&ours).await);
+    assert_eq!((&again.metadata, again.metadata_at), (&first.metadata, first.metadata_at));
+    assert_eq!((after.metadata_count, after.metadata_at), (first.metadata_count, first.metadata_at));
+    assert_eq!(terminals(), opened, "the last values are shown");
+
+    let eager = fleet(&sim, |settings| (settings.metadata_seconds, settings.list_metadata) = (0, true));
+    assert!(listed(&eager).await.metadata_at.is_some());
+    let once = terminals();
+    assert!(once > opened);
+    eager.show_agent(named("papi")).await.unwrap();
+    assert!(terminals() > once, "the time between two reads is a setting");
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ async fn each_version_gets_the_requests_it_understands() {
         assert!(writes.iter().any(|write| write == creation), "{case}");
         assert!(writes.last().unwrap().contains(sending), "{case}");
         let told = sim.world().workspace_mut("papi").agent.messages.clone();
-        assert_eq!(told.last().unwrap().1, "go", "{case}");
+        assert_eq!(told.last().unwrap().text, "go", "{case}");
     }
 }
 
@@ -112,10 +112,8 @@ async fn a_template_without_a_way_for_the_prompt_gets_it_as_a_message() {
     assert!(created.message.contains("is sent when its start script is done"), "{}", created.message);
     sim.world().finish_builds();
     fleet.backend().settled().await;
-    assert_eq!(
-        sim.world().workspace_mut("papi").agent.messages,
-        [("user".to_owned(), "Build the thing".to_owned())]
-    );
+    let told = sim.world().workspace_mut("papi").agent.messages.clone();
+    assert_eq!(told.iter().map(|said| said.text.as_str()).collect::<Vec<_>>(), ["Build the thing"]);
 }
 
 #[tokio::test]

@@ -48,8 +48,9 @@ macro_rules! agent {
             moment!(),
             r#","updated_at":"#,
             moment!(),
-            r#","metadata_count":{"type":"integer","minimum":0},"metadata":{"type":"object"},"#,
-            r#""fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"git":"#,
+            r#","metadata_count":{"type":"integer","minimum":0},"metadata":{"type":"object"},"metadata_at":"#,
+            moment_or_null!(),
+            r#","fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"git":"#,
             git!(),
             r#","online":{"type":"boolean"},"availability":"#,
             availability!(),
@@ -62,7 +63,7 @@ macro_rules! agent {
             r#""error":{"type":"string"}},"#,
             r#""required":["profile","snapshot_id","drift_count"],"additionalProperties":false}},"#,
             r#""required":["name","workspace_id","status","role","project","spec","current_task","last_task","#,
-            r#""created_at","updated_at","metadata_count","metadata","fleet_metadata","git","online","availability","#,
+            r#""created_at","updated_at","metadata_count","metadata","metadata_at","fleet_metadata","git","online","availability","#,
             r#""needs_attention","health","owner","organization","url","kit"],"additionalProperties":false}"#
         )
     };
@@ -77,14 +78,15 @@ macro_rules! summary {
             moment!(),
             r#","updated_at":"#,
             moment!(),
-            r#","metadata_count":{"type":"integer","minimum":0},"metadata":{"type":"object"},"#,
-            r#""fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"git":"#,
+            r#","metadata_count":{"type":"integer","minimum":0},"metadata":{"type":"object"},"metadata_at":"#,
+            moment_or_null!(),
+            r#","fleet_metadata":{"type":"object","additionalProperties":{"type":"string"}},"git":"#,
             git!(),
             r#","online":{"type":"boolean"},"availability":"#,
             availability!(),
             r#","needs_attention":{"type":"boolean"}},"#,
             r#""required":["name","status","role","project","current_task","last_task","created_at","updated_at","#,
-            r#""metadata_count","metadata","fleet_metadata","git","online","availability","needs_attention"],"#,
+            r#""metadata_count","metadata","metadata_at","fleet_metadata","git","online","availability","needs_attention"],"#,
             r#""additionalProperties":false}"#
         )
     };
@@ -167,7 +169,7 @@ pub(crate) const TOOLS: &[ToolSchema] = &[
             task!(),
             r#"},"#,
             pages!(),
-            r#","details":{"type":"object","properties":{"scope":{"enum":["all","current_build"]},"raw":{"type":"boolean"}},"#,
+            r#","details":{"type":"object","properties":{"scope":{"enum":["all","current_build"]},"raw":{"type":"boolean"},"missing":{"type":"string"}},"#,
             r#""required":["scope","raw"],"additionalProperties":false}},"#,
             r#""required":["tasks","total_count","page","page_size","total_pages","agent_name","has_next_page","#,
             r#""has_previous_page","details"],"additionalProperties":false}"#

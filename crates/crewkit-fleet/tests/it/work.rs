@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crewkit_fleet::ErrorKind;
 use crewkit_fleet::backend::coder::Intents;
 use crewkit_fleet::model::{LogQuery, TaskSource, TaskStatus, WaitForAgent};
-use crewkit_testkit::coder::{Profile, SimCoder, Template};
+use crewkit_testkit::coder::{Profile, Reporter, Said, SimCoder, Template};
 
 use super::support::{Fixture, detail, fixture, fleet, history, json, named, new_agent, refused, start};
 
@@ -40,7 +40,13 @@ async fn the_agent_itself_has_the_last_word_on_whether_it_works() {
 async fn an_agent_that_has_not_read_its_spec_yet_is_not_called_idle_by_its_rest() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
     fleet.create_agent(new_agent("papi")).await.unwrap();
-    sim.world().finish_builds();
+    {
+        let mut world = sim.world();
+        let workspace = world.workspace_mut("papi");
+        "running".clone_into(&mut workspace.status);
+        "connected".clone_into(&mut workspace.agent_status);
+        "ready".clone_into(&mut workspace.lifecycle);
+    }
     let shown = fleet.show_agent(named("papi")).await.unwrap().agent;
     assert_eq!(shown.status.as_str(), "idle", "no report says otherwise");
     assert!(shown.last_task.is_none());
@@ -72,7 +78,7 @@ async fn an_unreachable_agent_is_said_to_be_unreachable() {
 #[tokio::test]
 async fn a_started_task_is_in_the_history_before_and_after_it_is_reported() {
     let Fixture { sim, fleet } = fixture(Profile::V2_32).await;
-    sim.world().add_agent("papi").agent.reports = false;
+    sim.world().add_agent("papi").agent.reporter = Reporter::Silent;
     fleet.start_agent_task(start("papi", "quiet work")).await.unwrap();
     let tasks = fleet.show_agent_task_history(history("papi")).await.unwrap().tasks;
     assert_eq!(
@@ -83,8 +89,8 @@ async fn a_started_task_is_in_the_history_before_and_after_it_is_reported() {
     sim.world().workspace_mut("papi").report(4000, "working", "Reading code", "");
     let tasks = fleet.show_agent_task_history(history("papi")).await.unwrap().tasks;
     assert_eq!(
-        (tasks.len(), tasks[0].summary.as_str(), tasks[0].source),
-        (1, "Reading code", TaskSource::AiController)
+        (tasks[0].summary.as_str(), tasks[0].message.as_str(), tasks[0].source),
+        ("quiet work", "Reading code", TaskSource::AiController)
     );
 }
 
@@ -296,8 +302,8 @@ async fn the_log_is_paged_newest_first_and_its_entries_are_bounded() {
     for profile in [Profile::V2_32, Profile::V2_37] {
         let Fixture { sim, fleet } = fixture(profile).await;
         sim.world().add_agent("papi").agent.messages = vec![
-            ("user".to_owned(), "first".to_owned()),
-            ("agent".to_owned(), format!("\u{1b}[31m{}", "x".repeat(20_000))),
+            Said::now("user", "first"),
+            Said::now("agent", &format!("\u{1b}[31m{}", "x".repeat(20_000))),
         ];
         let query = LogQuery { agent_name: "papi".to_owned(), ..LogQuery::default() };
         let log = fleet.show_agent_log(query.clone()).await.unwrap();

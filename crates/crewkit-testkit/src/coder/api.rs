@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::faults::{json as json_text, page};
-use super::world::{SimWorkspace, Template, User, World};
+use super::world::{Said, SimWorkspace, Template, User, World};
 use super::{Profile, Sim, apps, lock, render, terminal};
 
 type Answer = Response<Body>;
@@ -596,7 +596,7 @@ fn tasks(world: &mut World, profile: Profile, call: &Call<'_>, rest: &[&str]) ->
             match (method, action) {
                 ("GET", []) => good(&render::task(world, profile, &world.workspaces[index])),
                 ("POST", ["send"]) => send(&mut world.workspaces[index], profile, call),
-                ("GET", ["logs"]) => logs(&world.workspaces[index]),
+                ("GET", ["logs"]) => logs(&world.workspaces[index], profile),
                 _ => refuse(StatusCode::NOT_FOUND, "Route not found."),
             }
         }
@@ -646,12 +646,17 @@ fn send(workspace: &mut SimWorkspace, profile: Profile, call: &Call<'_>) -> Answ
     if input.is_empty() {
         return refuse(StatusCode::BAD_REQUEST, "Task input is required.");
     }
+    if workspace.status == "stopped" && profile >= Profile::V2_32 {
+        let body = json!({"message": "Task is paused.", "detail": "Resume the task to send messages."});
+        return json_text(StatusCode::CONFLICT, body.to_string());
+    }
     if workspace.status != "running" || !workspace.agent.reachable {
         return refuse(StatusCode::BAD_GATEWAY, "Task app cannot be reached.");
     }
     if workspace.agent.running {
         let status = if profile >= Profile::V2_32 { StatusCode::CONFLICT } else { StatusCode::BAD_GATEWAY };
-        return refuse(status, "Task app is not ready to accept input.");
+        let body = json!({"message": "Task app is not ready to accept input.", "detail": "Status: running"});
+        return json_text(status, body.to_string());
     }
     apps::tell(workspace, input);
     if workspace.agent.takes_but_fails {
@@ -662,10 +667,23 @@ fn send(workspace: &mut SimWorkspace, profile: Profile, call: &Call<'_>) -> Answ
     answer
 }
 
-fn logs(workspace: &SimWorkspace) -> Answer {
-    let entry = |(id, (role, text)): (usize, &(String, String))| {
-        let kind = if role == "user" { "input" } else { "output" };
-        json!({"id": id, "content": text, "type": kind, "time": render::time(workspace.build_at)})
+/// The conversation; that of a paused task is what a snapshot kept of it, from 2.32 on.
+fn logs(workspace: &SimWorkspace, profile: Profile) -> Answer {
+    let entry = |(id, said): (usize, &Said)| {
+        let kind = if said.role == "user" { "input" } else { "output" };
+        json!({"id": id, "content": said.text, "type": kind, "time": render::time(said.at)})
     };
-    good(&json!({"logs": workspace.agent.messages.iter().enumerate().map(entry).collect::<Value>()}))
+    let entries = |said: &[Said]| said.iter().enumerate().map(entry).collect::<Value>();
+    if workspace.status == "running" && workspace.agent.reachable {
+        return good(&json!({"logs": entries(&workspace.agent.messages)}));
+    }
+    if profile < Profile::V2_32 || workspace.status != "stopped" {
+        return refuse(StatusCode::BAD_GATEWAY, "Task app cannot be reached.");
+    }
+    match &workspace.agent.snapshot {
+        None => good(&json!({"logs": [], "snapshot": true})),
+        Some(kept) => good(&json!({
+            "logs": entries(kept), "snapshot": true, "snapshot_at": render::time(workspace.build_at),
+        })),
+    }
 }

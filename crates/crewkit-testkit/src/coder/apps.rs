@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::api::good;
 use super::faults::{json as json_text, page};
-use super::world::{MetadataApp, SimWorkspace, User};
+use super::world::{MetadataApp, Reporter, Said, SimWorkspace, User};
 use super::{Sim, lock, render};
 
 /// An app that is asked for, and the path within it.
@@ -106,7 +106,7 @@ fn agent_api(workspace: &mut SimWorkspace, app: &App, method: &Method, body: &[u
             good(&json!({"$schema": "x", "status": status, "agent_type": "claude"}))
         }
         ("GET", "/messages") => {
-            let message = |(id, (role, text)): (usize, &(String, String))| json!({"id": id, "role": role, "content": text, "time": render::time(workspace.build_at)});
+            let message = |(id, said): (usize, &Said)| json!({"id": id, "role": said.role, "content": said.text, "time": render::time(said.at)});
             good(
                 &json!({"messages": workspace.agent.messages.iter().enumerate().map(message).collect::<Value>()}),
             )
@@ -148,11 +148,16 @@ fn message(workspace: &mut SimWorkspace, body: &[u8]) -> Response<Body> {
 pub(super) fn tell(workspace: &mut SimWorkspace, text: &str) {
     workspace.rendered = None;
     workspace.agent.running = true;
-    workspace.agent.messages.push(("user".to_owned(), text.to_owned()));
-    if workspace.agent.reports {
-        let message: String = text.chars().take(160).collect();
-        report_now(workspace, "working", &message);
-    }
+    workspace.agent.messages.push(Said::now("user", text));
+    report_now(workspace, "working", text);
+}
+
+/// Ends the work of the agent.
+pub(super) fn rest(workspace: &mut SimWorkspace, words: &str) {
+    workspace.rendered = None;
+    workspace.agent.running = false;
+    workspace.agent.messages.push(Said::now("agent", words));
+    report_now(workspace, "idle", words);
 }
 
 fn interrupt(workspace: &mut SimWorkspace) {
@@ -162,15 +167,18 @@ fn interrupt(workspace: &mut SimWorkspace) {
         workspace.agent.keys_until_rest = Some(1);
         workspace.agent.running = false;
         workspace.rendered = None;
-        if workspace.agent.reports {
-            report_now(workspace, "idle", "");
-        }
+        report_now(workspace, "idle", "");
     }
 }
 
-fn report_now(workspace: &mut SimWorkspace, state: &str, message: &str) {
+fn report_now(workspace: &mut SimWorkspace, state: &str, words: &str) {
     let now = Timestamp::now();
-    workspace.report(0, state, message, "");
+    let message: String = match workspace.agent.reporter {
+        Reporter::Silent => return,
+        Reporter::States => String::new(),
+        Reporter::Words => words.chars().take(160).collect(),
+    };
+    workspace.report(0, state, &message, "");
     if let Some(report) = workspace.reports.last_mut() {
         report.at = now;
     }

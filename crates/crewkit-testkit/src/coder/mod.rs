@@ -28,7 +28,8 @@ mod world;
 pub use faults::{Fault, Kind};
 pub use terminal::Trouble;
 pub use world::{
-    AgentApi, MetadataApp, Parameter, Preset, Report, SimTemplate, SimWorkspace, Template, User, World,
+    AgentApi, MetadataApp, Parameter, Preset, Report, Reporter, Said, SimTemplate, SimWorkspace, Template,
+    User, World,
 };
 
 /// Which Coder is played.

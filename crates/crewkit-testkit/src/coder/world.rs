@@ -164,20 +164,51 @@ pub struct Report {
 
 /// The agent inside a workspace.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "switches of a fake, each on its own")]
 pub struct AgentApi {
     /// Whether the app answers at all.
     pub reachable: bool,
     /// Whether it works.
     pub running: bool,
-    /// What was said: role and text.
-    pub messages: Vec<(String, String)>,
+    /// What was said since it was started.
+    pub messages: Vec<Said>,
+    /// What Coder kept of the conversation when the workspace stopped; it keeps nothing unless the template sees to it.
+    pub snapshot: Option<Vec<Said>>,
     /// Interrupt keys it takes until it rests; `None` for one that never does.
     pub keys_until_rest: Option<u32>,
     /// Whether it takes a message but answers with an error.
     pub takes_but_fails: bool,
-    /// Whether it reports what it does, as agents with the reporting tool do.
-    pub reports: bool,
+    /// What it reports.
+    pub reporter: Reporter,
+}
+
+/// What an agent reports about itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reporter {
+    /// Nothing.
+    Silent,
+    /// That it works or rests, as AgentAPI's own reporter does.
+    #[default]
+    States,
+    /// The same with words, as agents with the reporting tool do.
+    Words,
+}
+
+/// Something that was said in a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// `user` or `agent`.
+    pub role: String,
+    /// The text.
+    pub text: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Said {
+    /// Said now.
+    pub fn now(role: &str, text: &str) -> Self {
+        Self { role: role.to_owned(), text: text.to_owned(), at: Timestamp::now() }
+    }
 }
 
 /// What the app `fleet-mcp` of a workspace does.
@@ -298,6 +329,8 @@ impl SimWorkspace {
     pub(super) fn begin(&mut self, status: &str, reads: Option<usize>) {
         self.stale_report = self.newest_report().cloned();
         self.reports.clear();
+        // AgentAPI ends with its workspace, and the conversation with it.
+        self.agent.messages.clear();
         self.build_at = Timestamp::now();
         self.build_id = Uuid::now_v7();
         self.build_number += 1;
@@ -321,7 +354,29 @@ impl SimWorkspace {
             "connected".clone_into(&mut self.agent_status);
             let lifecycle = if self.slow_script { "starting" } else { "ready" };
             lifecycle.clone_into(&mut self.lifecycle);
+            if self.app_slug.is_some() {
+                self.read_prompt();
+            }
         }
+    }
+
+    /// What the agent was made for is the first thing it is told; it is quick.
+    fn read_prompt(&mut self) {
+        let given = self.parameters.iter().find(|(name, _)| name == "AI Prompt").map(|(_, value)| value);
+        let Some(prompt) = self.prompt.as_ref().or(given).cloned() else { return };
+        self.agent.messages.push(Said::now("agent", "ready"));
+        super::apps::tell(self, &prompt);
+        super::apps::rest(self, &format!("done: {prompt}"));
+    }
+
+    /// Ends the work of its agent, which says so.
+    pub fn rest(&mut self, words: &str) {
+        super::apps::rest(self, words);
+    }
+
+    /// Tells its agent something, as a person does in Coder.
+    pub fn tell(&mut self, text: &str) {
+        super::apps::tell(self, text);
     }
 }
 
@@ -448,7 +503,7 @@ impl World {
             version,
             preset,
             created_at,
-            build_at: created_at + SignedDuration::from_millis(70),
+            build_at: created_at,
             build_id: build,
             first_build_id: build,
             build_number: 1,
@@ -474,7 +529,8 @@ impl World {
                 messages: Vec::new(),
                 keys_until_rest: Some(1),
                 takes_but_fails: false,
-                reports: true,
+                reporter: Reporter::default(),
+                snapshot: None,
             },
             metadata: MetadataApp::Absent,
             agent_metadata: Vec::new(),

@@ -30,6 +30,14 @@ pub fn service(
     settings.organization = config.text("fleet.coder.organization").map(str::to_owned);
     settings.projects = config.list("fleet.coder.projects");
     settings.metadata_keys = config.list("fleet.coder.metadata_keys");
+    settings.metadata_seconds = config.number("fleet.coder.metadata_seconds");
+    settings.list_metadata = match config.text("fleet.coder.list_metadata").unwrap_or("last") {
+        "last" => false,
+        "full" => true,
+        other => {
+            return Err(wrong(format!("`fleet.coder.list_metadata`: `{other}` is neither last nor full")));
+        }
+    };
     settings.limits = config.limits();
     settings.kit = Some(Arc::new(PackKit::new(Arc::clone(pack))));
     settings.profiles = local::profiles(config)?;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::capability::Version;
 use super::error::{CoderError, unclear};
 use super::intents::{Intent, Work};
+use super::journal::Note;
 use super::project::{aliases, version_of};
 use super::wire::{CoderTask, ParameterValue, Workspace};
 use super::{CoderHandle, Inner};
@@ -127,6 +128,8 @@ pub(super) async fn create(inner: &Arc<Inner>, new: NewAgent<'_>) -> Result<Made
             }
         };
         let agent = describe(inner, workspace, &new);
+        let given = Note::started(agent.created_at, new.spec, new.source);
+        intents.note(agent.handle.workspace.id, given, inner.settings.limits.fleet_journal_entries).await;
         let made = Intent { workspace: Some(agent.handle.workspace.id), ..intent };
         // What could not be recorded is found by its name.
         let _ = intents.put(made).await;

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::journal::{self, Note};
 use super::owner::Answer;
 use crate::error::FleetError;
 use crate::time::Moment;
@@ -73,6 +74,8 @@ pub struct Intents {
     open: OnceLock<Open>,
     documents: tokio::sync::OnceCell<Documents>,
     rows: Mutex<BTreeMap<String, Intent>>,
+    /// What was done to workspaces, by their ids.
+    notes: Mutex<BTreeMap<String, Vec<Note>>>,
     /// Rows that a task of this server works on.
     claimed: Mutex<BTreeSet<String>>,
     /// Requests that wait for what was ordered, each with its order. Whoever carries the order out answers.
@@ -105,14 +108,26 @@ impl Intents {
         lock(&self.rows)
     }
 
+    pub(super) fn notes(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Note>>> {
+        lock(&self.notes)
+    }
+
     /// The documents, if this record is kept; reads what an earlier server left when it is first used.
-    async fn documents(&self) -> Result<Option<&Documents>, FleetError> {
+    pub(super) async fn documents(&self) -> Result<Option<&Documents>, FleetError> {
         let Some(open) = self.open.get() else { return Ok(None) };
         let documents = self.documents.get_or_try_init(|| async {
             let documents = open().await?;
             let reader = documents.clone();
-            let rows = tokio::task::spawn_blocking(move || reader.all(KIND)).await;
-            let rows = rows.map_err(|error| broken(&error))?.map_err(|error| broken(&error))?;
+            let read = move || Ok((reader.all(KIND)?, reader.all(journal::KIND)?));
+            let read: Result<Result<_, crewkit_agent::StoreError>, _> =
+                tokio::task::spawn_blocking(read).await;
+            let (rows, notes) = read.map_err(|error| broken(&error))?.map_err(|error| broken(&error))?;
+            for (id, body) in notes {
+                match serde_json::from_str(&body) {
+                    Ok(notes) => drop(self.notes().entry(id).or_insert(notes)),
+                    Err(error) => tracing::warn!(id, %error, "a row about tasks on Coder cannot be read"),
+                }
+            }
             for (id, body) in rows {
                 match serde_json::from_str(&body) {
                     Ok(intent) => drop(self.rows().entry(id).or_insert(intent)),
@@ -202,7 +217,7 @@ pub(super) fn millis(at: Moment) -> i64 {
     at.unix_ms()
 }
 
-fn broken(error: &impl std::fmt::Display) -> FleetError {
+pub(super) fn broken(error: &impl std::fmt::Display) -> FleetError {
     FleetError::unavailable(format!("the home's database cannot be used: {error}")).with("reason", "store")
 }
 

@@ -4,6 +4,8 @@
 //! 2. Coder's own agent metadata, as far as its keys are meant for the fleet;
 //! 3. the Taskfile in the workspace, read and run through the web terminal;
 //! 4. branch and commit from git, and the pull request the agent reported.
+//!
+//! Lists do not open terminals: they show what was found last.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,14 +13,16 @@ use std::time::Duration;
 
 use reqwest::Method;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::pty::{self, BEGIN, END, from_base64, quoted};
 use super::sse::Events;
-use super::wire::{AgentMetadatum, NullableList, WorkspaceAgent};
+use super::wire::{AgentMetadatum, NullableList, Workspace, WorkspaceAgent};
 use super::{CoderHandle, Inner, agentapi};
 use crate::metadata::runner::{Outcome, field};
 use crate::metadata::taskfile::{FILE_NAMES, MetaTask, meta_tasks};
 use crate::metadata::{Field, GitFacts, Metadata, NO_DESCRIPTION, is_field_name, typed_value};
+use crate::model::AgentKit;
 
 /// Slug of the app that serves metadata.
 const APP_SLUG: &str = "fleet-mcp";
@@ -27,30 +31,84 @@ const APP_SLUG: &str = "fleet-mcp";
 const LIST_PREFIX: &str = "fleet_list_";
 const PREFIXES: [&str; 3] = [LIST_PREFIX, "fleet_mcp_", "fleet_"];
 
-/// Collects the metadata of one workspace.
+/// Collects the metadata of one workspace. A terminal is opened for an agent that is looked at alone, and not more often
+/// than the settings allow: Coder counts it as use of the workspace.
 pub(super) async fn collect(
     inner: &Inner,
     handle: &CoderHandle,
     pull_request: Option<&str>,
     until: Instant,
 ) -> Metadata {
+    let now = || Some(inner.clock.now());
     if let Some(metadata) = from_app(inner, handle, until).await {
-        return metadata;
+        return Metadata { at: now(), ..metadata };
     }
     let Some(agent) = handle.workspace.top_agents().next() else {
         return reported(pull_request);
     };
     // On the heap: a list waits for a thousand of these at once, and the first source mostly answers.
     if let Some(metadata) = Box::pin(from_agent_metadata(inner, agent, until)).await {
-        return metadata;
+        return Metadata { at: now(), ..metadata };
     }
-    let mut metadata = match Box::pin(from_terminal(inner, agent, until)).await {
-        Some(Found::Taskfile(metadata)) => return metadata,
-        Some(Found::Git(metadata)) => metadata,
-        None => Metadata::default(),
+    let workspace = &handle.workspace;
+    let looked = inner.looked(workspace);
+    let known = looked.metadata.clone();
+    let found = if (handle.alone || inner.settings.list_metadata) && inner.may_look(looked.metadata_read) {
+        // Noted before: a look that is given up is one, too.
+        inner.note_look(workspace, |looked| looked.metadata_read = Some(Instant::now()));
+        let found = Box::pin(from_terminal(inner, agent, until)).await.map(|found| {
+            let (is_taskfile, metadata) = match found {
+                Found::Taskfile(metadata) => (true, metadata),
+                Found::Git(metadata) => (false, metadata),
+            };
+            (is_taskfile, Metadata { at: now(), ..metadata })
+        });
+        if found.is_some() {
+            inner.note_look(workspace, |looked| looked.metadata.clone_from(&found));
+        }
+        found.or(known)
+    } else {
+        known
     };
-    metadata.fields.extend(reported(pull_request).fields);
-    metadata
+    match found {
+        Some((true, metadata)) => metadata,
+        found => {
+            let mut metadata = found.map(|(_, metadata)| metadata).unwrap_or_default();
+            metadata.fields.extend(reported(pull_request).fields);
+            metadata
+        }
+    }
+}
+
+/// What was found through the terminal of a workspace since its last start, and when it was looked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Looked {
+    build: Option<Uuid>,
+    metadata_read: Option<Instant>,
+    /// With whether it comes from a Taskfile.
+    metadata: Option<(bool, Metadata)>,
+    pub(super) kit_read: Option<Instant>,
+    pub(super) kit: Option<AgentKit>,
+}
+
+impl Inner {
+    /// What is known of a workspace from its terminal.
+    pub(super) fn looked(&self, workspace: &Workspace) -> Looked {
+        let build = Some(workspace.latest_build.id);
+        let fresh = || Looked { build, ..Looked::default() };
+        self.looked.get(workspace.id).filter(|looked| looked.build == build).unwrap_or_else(fresh)
+    }
+
+    pub(super) fn note_look(&self, workspace: &Workspace, change: impl FnOnce(&mut Looked)) {
+        let mut looked = self.looked(workspace);
+        change(&mut looked);
+        self.looked.put(workspace.id, looked);
+    }
+
+    /// Whether a terminal may be opened again for what was last read at a time.
+    pub(super) fn may_look(&self, last: Option<Instant>) -> bool {
+        last.is_none_or(|last| last.elapsed() >= Duration::from_secs(self.settings.metadata_seconds))
+    }
 }
 
 fn reported(pull_request: Option<&str>) -> Metadata {
@@ -61,7 +119,7 @@ fn reported(pull_request: Option<&str>) -> Metadata {
         description: "The pull request the agent reported".to_owned(),
         include_in_list: true,
     });
-    Metadata { fields: field.into_iter().collect(), git: None }
+    Metadata { fields: field.into_iter().collect(), ..Metadata::default() }
 }
 
 async fn from_app(inner: &Inner, handle: &CoderHandle, until: Instant) -> Option<Metadata> {
@@ -119,7 +177,7 @@ fn agent_metadata(values: Vec<AgentMetadatum>, configured: &[String]) -> Metadat
             include_in_list: is_configured || key.starts_with(LIST_PREFIX),
         });
     }
-    Metadata { fields, git: None }
+    Metadata { fields, ..Metadata::default() }
 }
 
 enum Found {
@@ -165,7 +223,7 @@ async fn from_terminal(inner: &Inner, agent: &WorkspaceAgent, until: Instant) ->
         };
         field(task, outcome)
     });
-    Some(Found::Taskfile(Metadata { fields: fields.collect(), git: Some(facts) }))
+    Some(Found::Taskfile(Metadata { fields: fields.collect(), git: Some(facts), at: None }))
 }
 
 /// Prints the Taskfile, whether `task` is there, and what git says.

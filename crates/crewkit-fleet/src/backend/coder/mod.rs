@@ -1,8 +1,8 @@
 //! Workspaces on Coder, through its REST API.
 //!
 //! Coder stores nothing for us: name, role, project and spec of an agent are read from the workspace, its preset, its
-//! template and its first prompt. What this server itself did (tasks it started or stopped) is remembered in memory
-//! only and may be lost without harm.
+//! template and its first prompt. Who gave a task through this server, and which were interrupted, is kept in the home;
+//! without it nothing else is missing.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -67,6 +67,10 @@ pub struct CoderSettings {
     pub projects: Vec<String>,
     /// Keys of Coder's agent metadata that are fleet metadata without the prefix that marks them.
     pub metadata_keys: Vec<String>,
+    /// Seconds between two reads of metadata and kit through the terminal of a workspace.
+    pub metadata_seconds: u64,
+    /// Whether lists read them, too, instead of showing what was read last.
+    pub list_metadata: bool,
     /// What agents are equipped with; nothing when absent.
     pub kit: Option<Arc<dyn Kit>>,
     /// Which agents get which profile of it.
@@ -76,6 +80,9 @@ pub struct CoderSettings {
     /// What is under way, shared by everything that this server does on any Coder.
     pub intents: Arc<Intents>,
 }
+
+/// Seconds between two reads through the terminal of a workspace unless set otherwise.
+const METADATA_SECONDS: u64 = 60;
 
 impl std::fmt::Debug for CoderSettings {
     /// Without the address: people put passwords into it, before they are told that it cannot be used.
@@ -95,6 +102,8 @@ impl CoderSettings {
             organization: None,
             projects: Vec::new(),
             metadata_keys: Vec::new(),
+            metadata_seconds: METADATA_SECONDS,
+            list_metadata: false,
             kit: None,
             profiles: Profiles::default(),
             limits: Limits::default(),
@@ -124,7 +133,10 @@ struct Inner {
     tasks_routes: capability::TasksRoutes,
     /// How many workspaces there were when they were last listed.
     workspace_count: AtomicUsize,
-    journal: journal::Journal,
+    /// What was found through terminals.
+    looked: Cache<metadata::Looked>,
+    /// What agents were last seen to do.
+    learned: Cache<record::Learned>,
     kit_locks: kit::Locks,
 }
 
@@ -134,6 +146,8 @@ pub struct CoderHandle {
     workspace: Arc<wire::Workspace>,
     /// Empty for agents of a list.
     reports: Arc<Vec<Report>>,
+    /// Whether it was looked up alone, not as one of a list.
+    alone: bool,
 }
 
 /// A bounded memory for what does not change.
@@ -172,7 +186,6 @@ impl CoderBackend {
     pub fn new(settings: CoderSettings, clock: Clock) -> Result<Self, SettingsError> {
         let ca = settings.ca.as_deref();
         let client = Client::new(&settings.url, &settings.token, ca, settings.limits.clone(), clock.clone())?;
-        let journal = journal::Journal::new(settings.limits.fleet_journal_entries);
         Ok(Self {
             inner: Arc::new(Inner {
                 client,
@@ -186,7 +199,8 @@ impl CoderBackend {
                 task_templates: Mutex::new(None),
                 tasks_routes: capability::TasksRoutes::default(),
                 workspace_count: AtomicUsize::new(record::UNKNOWN_COUNT),
-                journal,
+                looked: Cache::new(),
+                learned: Cache::new(),
                 kit_locks: kit::Locks::default(),
             }),
         })
@@ -248,7 +262,7 @@ impl Backend for CoderBackend {
         &self,
         agent: &AgentRecord<CoderHandle>,
     ) -> Result<AgentRecord<CoderHandle>, FleetError> {
-        Ok(self.inner.complete(agent).await)
+        Ok(Box::pin(self.inner.complete(agent)).await)
     }
 
     async fn is_taken(&self, name: &AgentName) -> Result<bool, FleetError> {
@@ -289,15 +303,19 @@ impl Backend for CoderBackend {
         agent: &AgentRecord<CoderHandle>,
         task: TaskOrder<'_>,
     ) -> Result<Task, FleetError> {
-        self.inner.start_task(agent, task.text).await
+        Box::pin(self.inner.start_task(agent, task)).await
     }
 
     async fn stop_task(&self, agent: &AgentRecord<CoderHandle>) -> Result<Interrupted, FleetError> {
-        self.inner.stop_task(agent).await
+        Box::pin(self.inner.stop_task(agent)).await
     }
 
-    async fn tasks(&self, agent: &AgentRecord<CoderHandle>, rows: Rows) -> Result<Vec<Task>, FleetError> {
-        Ok(self.inner.history(agent, rows).await)
+    async fn tasks(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+        rows: Rows,
+    ) -> Result<(Vec<Task>, Option<String>), FleetError> {
+        Ok(Box::pin(self.inner.history(agent, rows)).await)
     }
 
     async fn log(
@@ -306,7 +324,7 @@ impl Backend for CoderBackend {
         skip: usize,
         take: usize,
     ) -> Result<(Vec<LogEntry>, usize), FleetError> {
-        let entries = self.inner.log(agent).await?;
+        let entries = self.inner.conversation(agent).await?;
         let total = entries.len();
         Ok((entries.into_iter().rev().skip(skip).take(take).collect(), total))
     }

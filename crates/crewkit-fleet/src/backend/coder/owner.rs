@@ -268,6 +268,7 @@ impl Inner {
         }
         let error = match self.build(agent.handle.workspace.id, &json!({"transition": "delete"})).await {
             Ok(()) => {
+                self.settings.intents.forget(agent.handle.workspace.id).await;
                 tell(reply, || Ok((AgentStatus::Deleting, None)));
                 return Step::Done;
             }

@@ -25,6 +25,7 @@ use super::{CoderHandle, Inner};
 use crate::backend::{AgentRecord, BackendInfo, Early};
 use crate::error::FleetError;
 use crate::filter::UNKNOWN_ROLE;
+use crate::model::{Task, TaskStatus};
 
 /// Time the agent itself gets to say whether it works.
 pub(super) const LIVE_CHECK: Duration = Duration::from_secs(2);
@@ -32,11 +33,11 @@ pub(super) const LIVE_CHECK: Duration = Duration::from_secs(2);
 const SETTLING_SECONDS: i64 = 120;
 /// How long the list of templates with AI tasks is believed.
 const TASK_TEMPLATES_FRESH: Duration = Duration::from_mins(1);
+/// Conversations that are read for one list, and how many of them at the same time.
+const CONVERSATIONS: usize = 64;
+const CONVERSATIONS_AT_ONCE: usize = 16;
 /// Most pages of one list.
 const MOST_PAGES: usize = 500;
-/// Pages asked for while the number of workspaces is not known: one that is empty costs Coder little, and hundreds of
-/// agents come a round trip earlier.
-const FIRST_PAGES: usize = 4;
 /// Stands for a number of workspaces nobody has told yet.
 pub(super) const UNKNOWN_COUNT: usize = usize::MAX;
 
@@ -75,23 +76,34 @@ impl Inner {
             undecided.into_iter().zip(answers).filter(|(_, yes)| *yes).map(|((record, ..), _)| record),
         );
         mine.retain(|record| self.is_allowed(record));
-        let is_silent = |record: &AgentRecord<CoderHandle>| {
-            record.status == AgentStatus::Busy && record.current_task.is_none()
-        };
-        let has_silent = mine.iter().any(is_silent);
-        let prompts = async {
-            // One request tells what all of them were created for.
-            if has_silent {
-                self.tasks_route().await;
-            }
-        };
-        tokio::join!(self.add_roles(&mut mine), prompts);
-        for record in mine.iter_mut().filter(|record| is_silent(record)) {
-            record.spec = self.specs.get(record.handle.workspace.id);
-            record.current_task = record.spec.as_deref().and_then(first_line);
-        }
+        self.add_roles(&mut mine).await;
+        self.ask_the_silent(&mut mine).await;
         mine.sort_by_key(|agent| agent.name.to_lowercase());
         Ok(mine)
+    }
+
+    /// Reads the conversations of agents that say nothing about their tasks themselves, those at work first. Each is read
+    /// once per report, so that the agents that are left out have their turn in the next lists.
+    async fn ask_the_silent(&self, records: &mut [AgentRecord<CoderHandle>]) {
+        let is_busy = |record: &AgentRecord<CoderHandle>| record.status == AgentStatus::Busy;
+        let mut silent: Vec<_> = records
+            .iter_mut()
+            .filter(|record| {
+                let has_reported = record.handle.workspace.latest_app_status.is_some();
+                let is_nameless = record.last_task.is_none() && record.status == AgentStatus::Idle;
+                (is_busy(record) && record.current_task.is_none()) || (is_nameless && has_reported)
+            })
+            .collect();
+        silent.sort_by_key(|record| !is_busy(record));
+        silent.truncate(CONVERSATIONS);
+        futures_util::stream::iter(silent)
+            .for_each_concurrent(CONVERSATIONS_AT_ONCE, async |record| {
+                let (tasks, _) = Box::pin(self.told(record, None)).await;
+                record.current_task = current_task(&tasks);
+                record.last_task = last_task(&tasks);
+                self.learn(record);
+            })
+            .await;
     }
 
     /// All pages of the user's workspaces, which come together.
@@ -112,7 +124,7 @@ impl Inner {
         };
         // As many as there were last time are asked for at once; the others as soon as one says how many there are.
         let known = match self.workspace_count.load(Ordering::Relaxed) {
-            UNKNOWN_COUNT => FIRST_PAGES,
+            UNKNOWN_COUNT => 1,
             count => count.div_ceil(size).clamp(1, MOST_PAGES),
         };
         let mut asked = known;
@@ -138,7 +150,7 @@ impl Inner {
                     }
                 },
             };
-            let records: Vec<_> = some.into_iter().map(|digest| self.described(digest)).collect();
+            let records: Vec<_> = some.into_iter().map(|digest| self.described(digest, false)).collect();
             if let Some(early) = early {
                 self.tell_early(&records, early).await;
             }
@@ -240,25 +252,26 @@ impl Inner {
 
     /// Describes the agent in a workspace; its role is not known yet.
     pub(super) fn record(&self, workspace: Workspace) -> AgentRecord<CoderHandle> {
-        self.described(Digest::of(workspace))
+        self.described(Digest::of(workspace), true)
     }
 
-    fn described(&self, digest: Digest) -> AgentRecord<CoderHandle> {
-        let Digest { workspace, reports, verdict, last, pull_request_url } = digest;
+    fn described(&self, digest: Digest, alone: bool) -> AgentRecord<CoderHandle> {
+        let Digest { workspace, reports, verdict, last, says, pull_request_url } = digest;
         let project = if workspace.template_display_name.is_empty() {
             workspace.template_name.clone()
         } else {
             workspace.template_display_name.clone()
         };
-        let fresh = last.as_ref().filter(|report| report.at > workspace.latest_build.created_at);
+        let learned = self.learned.get(workspace.id).filter(|learned| learned.is_about(&workspace));
         let is_deleting = self.intent(&workspace.name).is_some_and(|intent| intent.work == Work::Delete);
-        let status = if is_deleting { AgentStatus::Deleting.into() } else { verdict.status };
-        let is_busy = status == AgentStatus::Busy;
-        let spec = self.specs.get(workspace.id);
-        let current_task = fresh
-            .map(|report| report.message.clone())
-            .or_else(|| spec.as_deref().and_then(first_line))
-            .filter(|_| is_busy);
+        let status = match &learned {
+            _ if is_deleting => AgentStatus::Deleting.into(),
+            // The agent itself was asked after its newest report.
+            Some(learned) if verdict.status.availability().is_online() => learned.status.into(),
+            _ => verdict.status,
+        };
+        let (now, before) = learned.map(|it| (it.current_task, it.last_task)).unwrap_or_default();
+        let current_task = says.or(now).filter(|_| status == AgentStatus::Busy);
         AgentRecord {
             name: workspace.name.clone(),
             workspace_id: workspace.id.to_string(),
@@ -271,9 +284,9 @@ impl Inner {
                 &workspace.organization_name,
             ),
             project,
-            spec,
+            spec: self.specs.get(workspace.id),
             current_task,
-            last_task: last.map(|report| report.message),
+            last_task: before.or_else(|| last.map(|report| report.message)),
             pull_request_url,
             created_at: workspace.created_at,
             updated_at: status::last_change(&workspace),
@@ -285,7 +298,7 @@ impl Inner {
             url: Some(
                 self.client.url(&format!("/@{}/{}", workspace.owner_name, workspace.name), &[]).to_string(),
             ),
-            handle: CoderHandle { workspace: Arc::new(workspace), reports: Arc::new(reports) },
+            handle: CoderHandle { workspace: Arc::new(workspace), reports: Arc::new(reports), alone },
         }
     }
 
@@ -322,43 +335,59 @@ impl Inner {
         }
         let places = self.task_places(&agent.handle).await;
         let Ok(activity) = agentapi::activity(&self.client, &places, LIVE_CHECK).await else { return agent };
-        let build = &agent.handle.workspace.latest_build;
-        let age = self.clock.now().timestamp().as_second() - build.created_at.timestamp().as_second();
-        let has_reported = agent.handle.reports.iter().any(|report| report.at > build.created_at);
-        // AgentAPI is at rest before it has read the initial prompt: then rest proves nothing yet.
-        let rest_proves_nothing = !has_reported && age < SETTLING_SECONDS;
         match activity {
             Activity::Running => agent.status = AgentStatus::Busy.into(),
-            Activity::Stable if rest_proves_nothing => {}
-            Activity::Stable => agent.status = AgentStatus::Idle.into(),
+            Activity::Stable if self.may_be_unread(&agent) => return agent,
+            Activity::Stable => {
+                agent.status = AgentStatus::Idle.into();
+                agent.current_task = None;
+            }
         }
-        if agent.status == AgentStatus::Busy {
-            agent.current_task = agent
-                .current_task
-                .or_else(|| agent.last_task.clone())
-                .or_else(|| agent.spec.as_deref().and_then(first_line));
-        } else {
-            agent.current_task = None;
-        }
+        self.learn(&agent);
         agent
     }
 
-    /// Live status, role, spec and kit, found out together.
+    /// Whether the agent may simply not have read its spec yet: AgentAPI is at rest before it has, so that rest proves
+    /// nothing then.
+    pub(super) fn may_be_unread(&self, agent: &AgentRecord<CoderHandle>) -> bool {
+        let build = &agent.handle.workspace.latest_build;
+        let age = self.clock.now().timestamp().as_second() - build.created_at.timestamp().as_second();
+        let has_reported = agent.handle.reports.iter().any(|report| report.at > build.created_at);
+        !has_reported && age < SETTLING_SECONDS
+    }
+
+    /// Remembers what the agent was found to do, until it reports something else.
+    pub(super) fn learn(&self, agent: &AgentRecord<CoderHandle>) {
+        let Some(status) = agent.status.known() else { return };
+        let workspace = &agent.handle.workspace;
+        let learned = Learned {
+            build: workspace.latest_build.id,
+            report: workspace.latest_app_status.as_ref().map(|report| report.id),
+            status,
+            current_task: agent.current_task.clone(),
+            last_task: agent.last_task.clone(),
+        };
+        self.learned.put(workspace.id, learned);
+    }
+
+    /// Live status, role, spec, kit and tasks, found out together.
     pub(super) async fn complete(&self, agent: &AgentRecord<CoderHandle>) -> AgentRecord<CoderHandle> {
         let mut with_role = [agent.clone()];
-        let (mut live, (), spec, kit) = tokio::join!(
+        let (mut live, (), spec, kit, conversation) = tokio::join!(
             self.live(agent),
             self.add_roles(&mut with_role),
             self.spec(&agent.handle),
-            Box::pin(self.shown_kit(agent))
+            Box::pin(self.shown_kit(agent)),
+            self.conversation(agent),
         );
         let [with_role] = with_role;
         live.role = with_role.role;
         live.kit = kit;
-        if live.status == AgentStatus::Busy && live.current_task.is_none() {
-            live.current_task = first_line(&spec);
-        }
         live.spec = Some(spec);
+        let (tasks, _) = self.told(&live, Some(conversation)).await;
+        live.current_task = current_task(&tasks);
+        live.last_task = last_task(&tasks).or(live.last_task);
+        self.learn(&live);
         live
     }
 
@@ -440,7 +469,33 @@ fn versions(records: &[AgentRecord<CoderHandle>]) -> BTreeSet<Uuid> {
         .collect()
 }
 
-/// The first line of a text that has one.
-pub(super) fn first_line(text: &str) -> Option<String> {
-    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+/// What an agent was found to do.
+#[derive(Debug, Clone)]
+pub(super) struct Learned {
+    build: Uuid,
+    /// Its newest report then.
+    report: Option<Uuid>,
+    status: AgentStatus,
+    current_task: Option<String>,
+    last_task: Option<String>,
+}
+
+impl Learned {
+    /// Whether nothing newer is known of the workspace.
+    fn is_about(&self, workspace: &Workspace) -> bool {
+        let report = workspace.latest_app_status.as_ref().map(|report| report.id);
+        self.build == workspace.latest_build.id && self.report == report
+    }
+}
+
+/// What the newest task is called while it runs.
+pub(super) fn current_task(tasks: &[Task]) -> Option<String> {
+    let running = tasks.first().filter(|task| task.status == TaskStatus::Running)?;
+    Some(running.message.clone())
+}
+
+/// What the newest task that was begun is called.
+pub(super) fn last_task(tasks: &[Task]) -> Option<String> {
+    let begun = tasks.iter().find(|task| task.status != TaskStatus::Pending)?;
+    Some(begun.message.clone())
 }

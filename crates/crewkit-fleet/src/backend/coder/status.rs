@@ -33,13 +33,16 @@ pub(super) struct Digest {
     pub(super) verdict: Verdict,
     /// The newest report that says something.
     pub(super) last: Option<Report>,
+    /// What the agent says about what it does right now.
+    pub(super) says: Option<String>,
     pub(super) pull_request_url: Option<String>,
 }
 
 impl Digest {
     /// Draws the conclusions.
     pub(super) fn of(mut workspace: Workspace) -> Self {
-        let reports = reports(&workspace);
+        let mut reports = reports(&workspace);
+        reports.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         let verdict = judge(&workspace, &reports);
         for resource in &mut workspace.latest_build.resources {
             resource
@@ -51,6 +54,7 @@ impl Digest {
         Self {
             verdict,
             last: history::newest_message(&reports).cloned(),
+            says: says(&reports, workspace.latest_build.created_at),
             pull_request_url: history::pull_request_url(&reports).map(str::to_owned),
             workspace,
             reports,
@@ -109,6 +113,22 @@ pub(super) fn task_app(workspace: &Workspace) -> Option<(&WorkspaceAgent, &App)>
             let mut reporting = workspace.apps().filter(|(_, app)| !app.statuses.is_empty());
             reporting.next().filter(|_| reporting.next().is_none())
         })
+}
+
+/// The newest words of an agent since it last was at rest; `reports` are sorted.
+fn says(reports: &[Report], since: Moment) -> Option<String> {
+    let mut words = None;
+    let mut at_rest = true;
+    for report in reports.iter().filter(|report| report.at > since) {
+        if at_rest {
+            words = None;
+        }
+        at_rest = report.state != "working";
+        if !report.message.is_empty() {
+            words = Some(report.message.clone());
+        }
+    }
+    words
 }
 
 /// Everything the apps of the workspace reported, in no order.
@@ -188,9 +208,11 @@ pub(super) fn judge(workspace: &Workspace, reports: &[Report]) -> Verdict {
             let status = if state == "working" { AgentStatus::Busy } else { AgentStatus::Idle };
             let health = match &trouble {
                 Some(Trouble::Bearable(reason)) => Health::bad(reason.clone()),
+                Some(Trouble::Harmless(reason)) => Health { healthy: true, reason: Some(reason.clone()) },
                 _ => Health::good(),
             };
-            Verdict { status: status.into(), health, needs_attention: asks || trouble.is_some() }
+            let is_trouble = matches!(trouble, Some(Trouble::Bearable(_)));
+            Verdict { status: status.into(), health, needs_attention: asks || is_trouble }
         }
     }
 }
@@ -214,10 +236,13 @@ enum Trouble {
     Fatal(String),
     /// It works, but a person should know.
     Bearable(String),
+    /// It works, and what was wrong did no harm.
+    Harmless(String),
 }
 
 fn trouble_of(agent: &WorkspaceAgent, task_app: Option<(&WorkspaceAgent, &App)>) -> Option<Trouble> {
     let app_is_unhealthy = task_app.is_some_and(|(_, app)| app.health == "unhealthy");
+    let app_is_healthy = task_app.is_some_and(|(_, app)| app.health == "healthy");
     let fatal = |reason: String| Some(Trouble::Fatal(reason));
     let bearable = |reason: String| Some(Trouble::Bearable(reason));
     match (agent.status.as_str(), agent.lifecycle_state.as_str()) {
@@ -229,6 +254,11 @@ fn trouble_of(agent: &WorkspaceAgent, task_app: Option<(&WorkspaceAgent, &App)>)
         (_, "start_error") if app_is_unhealthy => {
             fatal(format!("the start script of '{}' failed and its app does not answer", agent.name))
         }
+        // Coder says so too of a script that is done and left something running behind it, as most do.
+        (_, "start_error") if app_is_healthy => Some(Trouble::Harmless(format!(
+            "Coder says that the start script of '{}' ended with an error; its app is healthy",
+            agent.name
+        ))),
         (_, "start_error") => bearable(format!("the start script of '{}' failed", agent.name)),
         (_, "start_timeout") => bearable(format!("the start script of '{}' takes too long", agent.name)),
         _ if app_is_unhealthy => bearable("the agent's app does not answer its health check".to_owned()),

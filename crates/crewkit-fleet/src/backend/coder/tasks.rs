@@ -10,12 +10,15 @@ use tokio::time::Instant;
 use super::agentapi::{self, Activity, AppError, ESCAPE, Typing};
 use super::capability::Version;
 use super::error::CoderError;
+use super::journal::Note;
 use super::record::LIVE_CHECK;
 use super::wire::TaskLogs;
 use super::{CoderHandle, Inner};
-use crate::backend::{AgentRecord, Interrupted, Rows};
+use crate::backend::local::headline;
+use crate::backend::{AgentRecord, Interrupted, Rows, TaskOrder};
+use crate::conversation;
 use crate::error::FleetError;
-use crate::history::{self, Context, Intervention};
+use crate::history::{self, Context, Doing, Intervention};
 use crate::model::{LogEntry, LogKind, Task, TaskSource, TaskStatus};
 
 /// Time between two looks at an agent that is being interrupted.
@@ -38,38 +41,68 @@ impl Inner {
     pub(super) async fn start_task(
         &self,
         agent: &AgentRecord<CoderHandle>,
-        text: &str,
+        task: TaskOrder<'_>,
     ) -> Result<Task, FleetError> {
-        let handle = &agent.handle;
-        let sent = match self.send_to_task(handle, text).await? {
-            Sent::NoSuchWay => self.send_to_app(handle, text).await?,
-            Sent::Taken => Sent::Taken,
-        };
-        if let Sent::NoSuchWay = sent {
-            return Err(FleetError::unavailable(format!(
-                "Agent '{}' has no app that takes messages; its template needs an AgentAPI app",
-                agent.name
-            ))
-            .with("reason", "no_task_app"));
+        let TaskOrder { text, source, .. } = task;
+        let workspace = agent.handle.workspace.id;
+        let intents = &self.settings.intents;
+        let sent_at = self.clock.now();
+        let note = Note::started(sent_at, text, source);
+        // Noted before it is sent: whoever hangs up meanwhile is still the one who gave it.
+        intents.note(workspace, note.clone(), self.settings.limits.fleet_journal_entries).await;
+        if let Err(error) = self.send(agent, text).await {
+            if error.detail("outcome").is_none() {
+                intents.correct(workspace, &note, None).await;
+            }
+            return Err(error);
         }
-        let at = self.clock.now();
-        self.journal.note(handle.workspace.id, Intervention::Started { at, text: text.to_owned() });
+        // The time of the message is what the task is known by in every process.
+        let entries = self.conversation(agent).await.unwrap_or_default();
+        let arrived = entries
+            .iter()
+            .rev()
+            .find(|entry| entry.kind == LogKind::Input && conversation::is_same(&entry.content, text));
+        let at = arrived.and_then(|entry| entry.time).unwrap_or(sent_at);
+        let id = history::unreported_id(&agent.workspace_id, at);
+        if arrived.is_none() {
+            intents.correct(workspace, &note, Some(note.clone().with_id(&id))).await;
+        }
+        let summary = headline(text);
+        let mut busy = agent.clone();
+        busy.status = AgentStatus::Busy.into();
+        (busy.current_task, busy.last_task) = (Some(summary.clone()), Some(summary.clone()));
+        self.learn(&busy);
         Ok(Task {
-            id: history::unreported_id(&agent.workspace_id, at),
+            id,
             agent_name: agent.name.clone(),
-            summary: text.to_owned(),
+            message: summary.clone(),
+            summary,
             status: TaskStatus::Running,
-            source: TaskSource::AiController,
+            source,
             created_at: at,
             started_at: Some(at),
             completed_at: None,
-            message: text.to_owned(),
             uri: String::new(),
             needs_user_attention: false,
             state: "working".to_owned(),
             phase: None,
             waits_for: None,
         })
+    }
+
+    async fn send(&self, agent: &AgentRecord<CoderHandle>, text: &str) -> Result<(), FleetError> {
+        let sent = match self.send_to_task(&agent.handle, text).await? {
+            Sent::NoSuchWay => self.send_to_app(&agent.handle, text).await?,
+            Sent::Taken => Sent::Taken,
+        };
+        match sent {
+            Sent::Taken => Ok(()),
+            Sent::NoSuchWay => Err(FleetError::unavailable(format!(
+                "Agent '{}' has no app that takes messages; its template needs an AgentAPI app",
+                agent.name
+            ))
+            .with("reason", "no_task_app")),
+        }
     }
 
     /// Through the tasks API, where there is one and it knows this workspace.
@@ -141,7 +174,8 @@ impl Inner {
                 .with("reason", "app_unreachable")
         })?;
         let at = self.clock.now();
-        self.journal.note(agent.handle.workspace.id, Intervention::Stopped { at });
+        let most = self.settings.limits.fleet_journal_entries;
+        self.settings.intents.note(agent.handle.workspace.id, Note::stopped(at), most).await;
 
         let pressed = Instant::now();
         let until = pressed + Duration::from_millis(self.settings.limits.fleet_stop_confirm_ms);
@@ -157,8 +191,15 @@ impl Inner {
                 let _ = press().await;
             }
         }
-        let newest = self.history(agent, Rows::Tidy).await.into_iter().next();
-        let task = newest.unwrap_or_else(|| unreported_task(agent));
+        let (tasks, _) = self.told(agent, None).await;
+        let task = tasks.into_iter().next().unwrap_or_else(|| unnamed_task(agent));
+        let mut rested = agent.clone();
+        if confirmed {
+            rested.status = AgentStatus::Idle.into();
+        }
+        rested.last_task = Some(task.message.clone());
+        rested.current_task = (!confirmed).then(|| task.message.clone());
+        self.learn(&rested);
         Ok(Interrupted {
             task: Task {
                 status: TaskStatus::Stopped,
@@ -170,28 +211,73 @@ impl Inner {
         })
     }
 
-    /// The tasks of an agent, newest first.
-    pub(super) async fn history(&self, agent: &AgentRecord<CoderHandle>, rows: Rows) -> Vec<Task> {
-        let interventions = self.journal.of(agent.handle.workspace.id);
-        let context = context(agent, &interventions);
-        let tasks = match rows {
-            Rows::Tidy => history::tidy(&agent.handle.reports, &context),
-            Rows::Raw => history::raw(&agent.handle.reports, &context),
-        };
-        if !tasks.is_empty() || rows == Rows::Raw {
-            return tasks;
+    /// The tasks of an agent, newest first, and what they do not tell.
+    pub(super) async fn history(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+        rows: Rows,
+    ) -> (Vec<Task>, Option<String>) {
+        if rows == Rows::Raw {
+            let context = self.context(agent, "", &[]);
+            return (history::raw(&agent.handle.reports, &context), None);
         }
+        let (live, conversation) = tokio::join!(self.live(agent), self.conversation(agent));
+        self.told(&live, Some(conversation)).await
+    }
+
+    /// The tasks of an agent whose status is known: from the conversation; without one from what the agent said in reports.
+    pub(super) async fn told(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+        conversation: Option<Result<Vec<LogEntry>, FleetError>>,
+    ) -> (Vec<Task>, Option<String>) {
+        let conversation = match conversation {
+            Some(conversation) => conversation,
+            None => self.conversation(agent).await,
+        };
         let spec = self.spec(&agent.handle).await;
-        let initial = history::initial_task(&spec, agent.created_at, &context);
-        if spec.is_empty() { Vec::new() } else { vec![initial] }
+        let interventions = self.settings.intents.done_to(agent.handle.workspace.id).await;
+        let context = self.context(agent, &spec, &interventions);
+        let missing = match &conversation {
+            Err(error) => Some(format!("the conversation cannot be read: {}", error.message())),
+            Ok(entries) => {
+                let since = context.since;
+                let reaches_back = entries.iter().any(|entry| entry.time.is_some_and(|time| time < since));
+                let is_cut = !context.is_first_build && !reaches_back;
+                is_cut.then(|| format!("Coder kept nothing of what was said before {since}"))
+            }
+        };
+        let entries = conversation.unwrap_or_default();
+        let reports = &agent.handle.reports;
+        let says_what_it_does = reports.iter().any(|report| !report.message.is_empty());
+        let tasks = if !conversation::has_tasks(&entries) && says_what_it_does {
+            history::tidy(reports, &context)
+        } else {
+            conversation::tasks(&entries, reports, &context)
+        };
+        (tasks, missing)
     }
 
     /// The conversation, from the tasks API where it keeps one, else from the agent itself.
-    pub(super) async fn log(&self, agent: &AgentRecord<CoderHandle>) -> Result<Vec<LogEntry>, FleetError> {
-        if let Some(entries) = self.log_of_task(&agent.handle).await {
-            return Ok(entries);
+    pub(super) async fn conversation(
+        &self,
+        agent: &AgentRecord<CoderHandle>,
+    ) -> Result<Vec<LogEntry>, FleetError> {
+        let is_online = agent.status.availability().is_online();
+        let is_stopped = agent.status == AgentStatus::Stopped;
+        if (is_online || is_stopped)
+            && let Some(logs) = self.log_of_task(&agent.handle).await
+        {
+            if logs.snapshot && logs.snapshot_at.is_none() {
+                return Err(FleetError::bad_request(format!(
+                    "Agent '{}' is {} and Coder kept no snapshot of its conversation; start it with restart_agent",
+                    agent.name, agent.status
+                ))
+                .with("reason", "no_snapshot"));
+            }
+            return Ok(logs.logs.into_iter().map(super::wire::TaskLog::entry).collect());
         }
-        if !agent.status.availability().is_online() {
+        if !is_online {
             return Err(FleetError::bad_request(format!(
                 "Agent '{}' is {}; its log can be read while it runs",
                 agent.name, agent.status
@@ -214,22 +300,38 @@ impl Inner {
         Ok(messages.into_iter().map(entry).collect())
     }
 
-    async fn log_of_task(&self, handle: &CoderHandle) -> Option<Vec<LogEntry>> {
+    fn context<'a>(
+        &self,
+        agent: &'a AgentRecord<CoderHandle>,
+        spec: &'a str,
+        interventions: &'a [Intervention],
+    ) -> Context<'a> {
+        let build = &agent.handle.workspace.latest_build;
+        let doing = match agent.status.known() {
+            Some(AgentStatus::Busy) => Doing::Works,
+            Some(AgentStatus::Idle) if !self.may_be_unread(agent) => Doing::Rests,
+            Some(AgentStatus::Idle | AgentStatus::Pending | AgentStatus::Starting) => Doing::MayNotHaveBegun,
+            _ => Doing::Nothing,
+        };
+        Context {
+            agent_name: &agent.name,
+            workspace_id: &agent.workspace_id,
+            created_at: agent.created_at,
+            spec,
+            since: build.created_at,
+            is_first_build: build.number <= 1,
+            doing,
+            interventions,
+        }
+    }
+
+    async fn log_of_task(&self, handle: &CoderHandle) -> Option<TaskLogs> {
         let version = self.client.version();
         let task = self.task_id(handle).filter(|_| version.is_none_or(|it| it >= Version::TASK_SEND))?;
         for route in self.tasks_routes.candidates(version) {
             let path = format!("{}/{}/{task}/logs", route.path(), self.settings.owner);
             match self.client.get::<TaskLogs>(&path, &[]).await {
-                Ok(logs) => {
-                    let entry = |log: super::wire::TaskLog| LogEntry {
-                        id: log.id,
-                        kind: if log.kind == "input" { LogKind::Input } else { LogKind::Output },
-                        content: log.content,
-                        time: log.time,
-                        truncated: false,
-                    };
-                    return Some(logs.logs.into_iter().map(entry).collect());
-                }
+                Ok(logs) => return Some(logs),
                 Err(CoderError::RouteMissing { .. }) => self.tasks_routes.is_missing(route),
                 Err(_) => return None,
             }
@@ -238,21 +340,25 @@ impl Inner {
     }
 }
 
-/// A task the agent has not reported anything about.
-fn unreported_task(agent: &AgentRecord<CoderHandle>) -> Task {
+/// A task that nothing is known of but that the agent worked on it.
+fn unnamed_task(agent: &AgentRecord<CoderHandle>) -> Task {
+    let at = agent.handle.workspace.latest_build.created_at;
     let text = agent.current_task.clone().unwrap_or_default();
-    let begun = agent.handle.workspace.latest_build.created_at;
-    history::initial_task(&text, begun, &context(agent, &[]))
-}
-
-fn context<'a>(agent: &'a AgentRecord<CoderHandle>, interventions: &'a [Intervention]) -> Context<'a> {
-    Context {
-        agent_name: &agent.name,
-        workspace_id: &agent.workspace_id,
-        since: agent.handle.workspace.latest_build.created_at,
-        busy: agent.status == AgentStatus::Busy,
-        online: agent.status.availability().is_online(),
-        interventions,
+    Task {
+        id: history::unreported_id(&agent.workspace_id, at),
+        agent_name: agent.name.clone(),
+        message: text.clone(),
+        summary: text,
+        status: TaskStatus::Running,
+        source: TaskSource::Human,
+        created_at: at,
+        started_at: Some(at),
+        completed_at: None,
+        uri: String::new(),
+        needs_user_attention: false,
+        state: String::new(),
+        phase: None,
+        waits_for: None,
     }
 }
 

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 
+use crate::model::{LogEntry, LogKind};
 use crate::time::Moment;
 
 /// A workspace.
@@ -61,6 +62,8 @@ pub(super) struct Build {
     pub(super) transition: String,
     pub(super) created_at: Moment,
     pub(super) updated_at: Moment,
+    #[serde(rename = "build_number", default)]
+    pub(super) number: u64,
     pub(super) template_version_id: Uuid,
     #[serde(default)]
     pub(super) template_version_preset_id: Option<Uuid>,
@@ -267,6 +270,11 @@ pub(super) struct CoderTask {
 pub(super) struct TaskLogs {
     #[serde(default, deserialize_with = "null_is_empty")]
     pub(super) logs: Vec<TaskLog>,
+    /// Whether it is what was kept when the workspace stopped; none was kept if it has no time. Since 2.32.
+    #[serde(default)]
+    pub(super) snapshot: bool,
+    #[serde(default)]
+    pub(super) snapshot_at: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -279,6 +287,18 @@ pub(super) struct TaskLog {
     pub(super) kind: String,
     #[serde(default)]
     pub(super) time: Option<Moment>,
+}
+
+impl TaskLog {
+    pub(super) fn entry(self) -> LogEntry {
+        LogEntry {
+            id: self.id,
+            kind: if self.kind == "input" { LogKind::Input } else { LogKind::Output },
+            content: self.content,
+            time: self.time,
+            truncated: false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]

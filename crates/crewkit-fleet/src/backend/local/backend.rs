@@ -430,10 +430,10 @@ impl Backend for Local {
         Ok(Interrupted { task: task_of(&row, &task, task.state), confirmed })
     }
 
-    async fn tasks(&self, agent: &Record, _rows: Rows) -> Result<Vec<Task>, FleetError> {
+    async fn tasks(&self, agent: &Record, _rows: Rows) -> Result<(Vec<Task>, Option<String>), FleetError> {
         let row = self.now(agent)?;
         let tasks = self.shared.store.tasks(&row.id);
-        Ok(tasks.iter().rev().map(|task| self.shown_task(&row, task)).collect())
+        Ok((tasks.iter().rev().map(|task| self.shown_task(&row, task)).collect(), None))
     }
 
     async fn log(

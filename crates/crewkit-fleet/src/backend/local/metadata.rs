@@ -88,7 +88,7 @@ impl Local {
             limits: options.limits.as_ref().clone(),
         };
         let (told, git) = tokio::join!(runner.taskfile_fields(), self.git_facts(handle));
-        let metadata = told.metadata(git);
+        let metadata = Metadata { at: Some(options.clock.now()), ..told.metadata(git) };
         self.shared.metadata.put(&handle.agent.id, metadata.clone());
         metadata
     }

@@ -22,6 +22,7 @@ mod owner;
 pub mod patch;
 pub mod project;
 mod prompt;
+pub(crate) use prompt::headline;
 pub mod record;
 pub mod role;
 mod secrets;

@@ -189,8 +189,13 @@ impl Inner {
             let error = Some("its kit goes in when its start script is done".to_owned());
             return Some(AgentKit { error, ..AgentKit::default() });
         }
+        let workspace = &agent.handle.workspace;
+        let looked = self.looked(workspace);
+        if !self.may_look(looked.kit_read) {
+            return looked.kit;
+        }
         let row = self.drift_one(agent).await;
-        match row.error {
+        let kit = match row.error {
             Some(error) if error == NEVER_EQUIPPED => None,
             Some(error) => Some(AgentKit { error: Some(error), ..AgentKit::default() }),
             None => Some(AgentKit {
@@ -199,7 +204,13 @@ impl Inner {
                 drift_count: Some(row.drift_count),
                 error: None,
             }),
+        };
+        if kit.as_ref().is_none_or(|kit| kit.error.is_none()) {
+            self.note_look(workspace, |looked| {
+                (looked.kit_read, looked.kit) = (Some(Instant::now()), kit.clone());
+            });
         }
+        kit
     }
 
     async fn chosen(&self, choice: &Choice) -> Result<Vec<AgentRecord<CoderHandle>>, FleetError> {
@@ -247,6 +258,8 @@ impl Inner {
         let profiles = &self.settings.profiles;
         let usual =
             || profiles.of(&agent.role, &agent.project_aliases).or_else(|| stock.kit.default_profile());
+        // What was seen before does not count any more, also if this is given up.
+        self.note_look(&agent.handle.workspace, |looked| looked.kit_read = None);
         let done = if order.rollback {
             self.take_back(process, until).await
         } else {
