@@ -11,6 +11,7 @@ mod edges;
 mod endpoint;
 mod faults;
 mod hostile;
+mod land;
 mod live;
 mod local;
 mod metadata;
