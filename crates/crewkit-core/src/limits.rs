@@ -206,6 +206,8 @@ limits! {
     fleet_diff_line_bytes = 2 * KIB;
     /// Largest file whose changes are shown line by line.
     fleet_diff_file_bytes = 4 * MIB;
+    /// Commits of an agent that `land_agent` rebases at most.
+    fleet_land_commits = 200;
     /// Agents that are equipped at once.
     fleet_equip_parallel = 16;
 

@@ -8,6 +8,7 @@ use crate::backend::local::project::LocalProject;
 use crate::changes::{AgentDiff, DiffQuery};
 use crate::equip::{DriftReport, EquipAgents, EquipReport, FleetDrift};
 use crate::error::FleetError;
+use crate::landing::{LandAgent, Landing};
 use crate::model::{
     AddProject, AgentList, AgentLog, ByName, CreateAgent, Created, Deleted, ListAgents, ListRoles, LogQuery,
     ProjectChanged, ProjectList, ProjectPath, RemoveProject, Restarted, RoleList, Shown, StartTask, Started,
@@ -111,6 +112,18 @@ impl AnyFleet {
             Self::Local(fleet) => Box::pin(fleet.get().await?.backend().diff(input)).await,
             Self::Coder(_) => Err(FleetError::bad_request(
                 "Changes of agents on Coder cannot be shown yet. Look at the pull request, or into the workspace",
+            )
+            .with("reason", "not_supported")
+            .with("agent_name", input.agent_name)),
+        }
+    }
+
+    /// Brings the work of an agent of this machine onto its base, or tells what that would do.
+    pub async fn land_agent(&self, input: LandAgent) -> Result<Landing, FleetError> {
+        match self {
+            Self::Local(fleet) => Box::pin(fleet.get().await?.backend().land(input)).await,
+            Self::Coder(_) => Err(FleetError::bad_request(
+                "Work of agents on Coder cannot be landed from here. Merge its pull request",
             )
             .with("reason", "not_supported")
             .with("agent_name", input.agent_name)),

@@ -12,6 +12,7 @@ pub mod error;
 pub mod filter;
 pub mod history;
 pub mod kit;
+pub mod landing;
 pub mod metadata;
 pub mod model;
 pub mod service;

@@ -12,6 +12,7 @@ mod edges;
 mod endpoint;
 mod faults;
 mod hostile;
+mod land;
 mod live;
 mod local;
 mod metadata;

@@ -45,6 +45,9 @@ const LOGS: &str =
 const CHANGES: &str =
     r#"{"type":"object","properties":{"files":{"type":"array"},"next":{"type":["string","null"]}}}"#;
 
+const LANDING: &str =
+    r#"{"type":"object","properties":{"outcome":{"type":"string"},"plan":{"type":["string","null"]}}}"#;
+
 /// The rows, in the order of the contract; what it does not know comes last.
 #[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]
 pub fn operations() -> Vec<Operation> {
@@ -169,6 +172,13 @@ pub fn operations() -> Vec<Operation> {
             "Show what an agent changed against its base, file by file, uncommitted work included.",
             (Hints::READ, Doors::tool(CHANGES).cli(&["fleet", "diff"], &["agent_name"])),
             |fleet, input, _| async move { fleet.agent_diff(input).await },
+        ),
+        row(
+            "land_agent",
+            "Land work",
+            "Bring an agent's work onto its base branch. First shows a plan; call again with its `plan` id.",
+            (Hints::DESTROY, Doors::tool(LANDING).cli(&["fleet", "land"], &["agent_name"])),
+            |fleet, input, _| async move { fleet.land_agent(input).await },
         ),
         row(
             "project_add",

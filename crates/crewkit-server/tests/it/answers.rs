@@ -60,6 +60,9 @@ impl World {
             let project = dir.join(project);
             std::fs::create_dir(&project).unwrap();
             git(&project, &["init", "-q", "-b", "main"]);
+            for (name, value) in [("user.name", "a"), ("user.email", "a@b")] {
+                git(&project, &["config", name, value]);
+            }
             git(&project, &["commit", "-q", "--allow-empty", "-m", "base"]);
         }
         let model = ScriptedModel::start(|request| {
@@ -217,6 +220,8 @@ async fn call_fleet(world: &mut World) {
     world.call("fleet_drift", papi.clone()).await;
     let diff = world.call("agent_diff", papi.clone()).await;
     assert_eq!(diff["base"]["branch"], "main", "{diff}");
+    let landing = world.call("land_agent", papi.clone()).await;
+    assert_eq!(landing["base"], "main", "{landing}");
     world.call("restart_agent", papi.clone()).await;
     world.call("delete_agent", papi).await;
 }

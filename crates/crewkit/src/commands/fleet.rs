@@ -126,6 +126,16 @@ const FLEET: Group = Group {
             ],
             ..Wording::of("agent_diff")
         },
+        Wording {
+            about: "Bring an agent's work onto its base branch; shows a plan first",
+            arguments: &[
+                AGENT,
+                argument("strategy", "strategy", "How: merge, squash or rebase [default: merge]"),
+                argument("message", "message", "Message of the commit (merge, squash)"),
+                argument("plan", "plan", "Carry out the plan of this id"),
+            ],
+            ..Wording::of("land_agent")
+        },
     ],
 };
 
@@ -194,8 +204,9 @@ pub fn run(config: &Config, command: FleetCommand, json: bool) -> Result<Exit, F
         };
         show(&body, json, || fleet_text::page(operation, &body, Style::of_stdout()));
         session.close().await;
-        // A script that waited in vain must not go on.
-        Ok(if body["reached"] == false { Exit::Failed } else { Exit::Ok })
+        // A script that waited in vain, or whose work conflicts, must not go on.
+        let is_failed = body["reached"] == false || body["outcome"] == "conflicts";
+        Ok(if is_failed { Exit::Failed } else { Exit::Ok })
     })
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::diff_text;
+use super::{diff_text, land_text};
 use crate::style::Style;
 use crate::text::{Cell, Tone, age, count, field, shorten, shown, table};
 
@@ -88,6 +88,7 @@ pub(super) fn page(operation: &str, answer: &Value, style: Style) -> String {
             }),
         ),
         "agent_diff" => diff_text::page(answer, style),
+        "land_agent" => land_text::page(answer),
         "show_agent" => fields(&answer["agent"]),
         _ => shown(&answer["message"]),
     }

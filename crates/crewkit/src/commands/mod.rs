@@ -4,6 +4,7 @@ mod diff_text;
 pub mod fleet;
 mod fleet_text;
 mod follow;
+mod land_text;
 pub mod row;
 pub mod runs;
 mod runs_text;

@@ -7,7 +7,7 @@ use super::Local;
 use super::git::{Git, GitError, Place, one_line};
 use super::patch::{self, Entry};
 use super::record::{AgentRow, Phase};
-use super::snapshot::Snapshot;
+use super::snapshot::{Objects, Snapshot};
 use super::worktree::{Checkout, Workspace, branch_of_head};
 use crate::changes::{AgentDiff, DiffBase, DiffLine, DiffQuery, FileDiff, FileStatus};
 use crate::error::FleetError;
@@ -95,7 +95,8 @@ impl Local {
         let kit_files = self.unchanged_kit_files(agent, &self.asker).await;
         let read = async {
             let snapshot =
-                Snapshot::take(&options.git, &options.home, workspace, checkout, &kit_files).await?;
+                Snapshot::take(&options.git, &options.home, workspace, checkout, &kit_files, Objects::Beside)
+                    .await?;
             let base = self.base_of(agent, checkout, snapshot.head.as_deref()).await?;
             Changes::read(snapshot, base, &options.limits).await
         };
@@ -103,7 +104,7 @@ impl Local {
     }
 
     /// The branch that an agent's work comes from and goes to, and what the two have in common.
-    async fn base_of(
+    pub(super) async fn base_of(
         &self,
         agent: &AgentRow,
         checkout: &Checkout,
@@ -132,7 +133,7 @@ impl Local {
 }
 
 /// The workspace of an agent, if it is a worktree that can be looked at.
-fn repository_of(agent: &AgentRow) -> Result<(&Workspace, &Checkout), FleetError> {
+pub(super) fn repository_of(agent: &AgentRow) -> Result<(&Workspace, &Checkout), FleetError> {
     let workspace = agent.workspace.as_ref().filter(|_| agent.phase == Phase::Ready && agent.path.exists());
     let Some(workspace) = workspace else {
         let message =

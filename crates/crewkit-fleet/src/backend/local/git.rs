@@ -165,15 +165,21 @@ impl Git {
         git
     }
 
-    /// The same git with the filters switched off that the repository at `place` defines itself. Those of the user's own
+    /// The same git with the filters, merge drivers and signing programs switched off that the repository at `place` defines
+    /// itself. Those of the user's own
     /// configuration (such as the one for large files) stay as the user has them. Even commands that only look at files
     /// would run filters.
     pub(crate) async fn without_filters(&self, place: &Place) -> Result<Self, GitError> {
-        let listed = self.at(place).args(["config", "--show-scope", "-z", "--get-regexp", r"^filter\."]);
-        // Exit code 1 means that there are none.
-        let settings =
-            listed.lookup().await?.map(|listing| git_output::settings_against(&listing)).unwrap_or_default();
+        let settings = git_output::settings_against(&self.foreign_settings(place).await?);
         Ok(Self { settings, ..self.clone() })
+    }
+
+    /// Settings that name programs which git would run in the repository at `place`, each with where it comes from.
+    pub(crate) async fn foreign_settings(&self, place: &Place) -> Result<Vec<u8>, GitError> {
+        let named = r"^(filter\.|merge\..*\.driver$|gpg\.|user\.signingkey$)";
+        let listed = self.at(place).args(["config", "--show-scope", "-z", "--get-regexp", named]);
+        // Exit code 1 means that there are none.
+        Ok(listed.lookup().await?.unwrap_or_default())
     }
 }
 
@@ -205,6 +211,11 @@ impl Invocation<'_> {
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.push((name, value.into()));
         self
+    }
+
+    /// Has it fetch nothing: a repository can name programs that would do so.
+    pub(crate) fn offline(self) -> Self {
+        self.env("GIT_NO_LAZY_FETCH", "1").env("GIT_ALLOW_PROTOCOL", "")
     }
 
     /// Writes `bytes` to its standard input.
@@ -239,6 +250,15 @@ impl Invocation<'_> {
         match done.code {
             Some(0) => Ok(Some(done.output)),
             Some(1) => Ok(None),
+            _ => Err(self.refused(&done.complaint)),
+        }
+    }
+
+    /// Runs a question that git answers with exit code 0 or 1, and gives the answer.
+    pub(crate) async fn answered(self) -> Result<(bool, Vec<u8>), GitError> {
+        let done = self.execute().await?;
+        match done.code {
+            Some(code @ (0 | 1)) => Ok((code == 0, done.output)),
             _ => Err(self.refused(&done.complaint)),
         }
     }

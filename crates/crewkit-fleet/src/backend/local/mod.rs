@@ -4,6 +4,7 @@
 //! run of crewkit-agent.
 
 mod backend;
+mod checkouts;
 mod copy;
 mod diff;
 mod equip;
@@ -13,6 +14,8 @@ pub mod git_output;
 mod git_states_tests;
 mod hazard;
 pub mod keep;
+mod land;
+mod land_commits;
 mod lazy;
 mod life;
 mod metadata;

@@ -19,6 +19,15 @@ const LONGEST_READ: Duration = Duration::from_secs(30);
 /// Names of unreadable files that are told.
 const MOST_UNREADABLE: usize = 20;
 
+/// Where a snapshot puts new objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Objects {
+    /// Into a directory that goes with it.
+    Beside,
+    /// Into the repository, for commits that are to stay.
+    InRepository,
+}
+
 /// A tree with the files of a worktree.
 #[derive(Debug)]
 pub(super) struct Snapshot {
@@ -27,6 +36,7 @@ pub(super) struct Snapshot {
     place: Place,
     scratch: Scratch,
     alternates: OsString,
+    objects: Objects,
     /// The commit the worktree is at.
     pub(super) head: Option<String>,
     /// The tree.
@@ -57,6 +67,7 @@ impl Snapshot {
         workspace: &Workspace,
         checkout: &Checkout,
         kit_files: &[String],
+        objects: Objects,
     ) -> Result<Self, GitError> {
         hazard::check(&workspace.path, MOST_ENTRIES).await?;
         let worktree = Place::worktree(&workspace.path, &checkout.admin_dir);
@@ -73,6 +84,7 @@ impl Snapshot {
             place: Place::worktree(&empty, &checkout.common_dir),
             alternates: quoted(&checkout.common_dir.join("objects")),
             scratch,
+            objects,
             head: None,
             tree: String::new(),
             uncommitted: false,
@@ -120,6 +132,23 @@ impl Snapshot {
         self.beside(git.at(&self.place))
     }
 
+    /// Puts the attribute files of `commit` where commands run, so that merges follow them and nothing the agent has changed.
+    pub(super) async fn put_attributes(&self, commit: &str) -> Result<(), GitError> {
+        let index = self.scratch.0.join("base-index");
+        let at = || self.at().index(&index);
+        at().args(["read-tree", commit]).run().await?;
+        let files = at().args(["ls-files", "-z", "--", ":(glob)**/.gitattributes"]).run().await?;
+        if !files.is_empty() {
+            at().args(["checkout-index", "-z", "--stdin"]).input(files).run().await?;
+        }
+        Ok(())
+    }
+
+    /// Where commands run.
+    pub(super) fn dir(&self) -> &Path {
+        &self.place.dir
+    }
+
     /// The git it was read with.
     pub(super) fn git(&self) -> &Git {
         &self.git
@@ -130,10 +159,14 @@ impl Snapshot {
         self.at().args(["mktree"]).input(Vec::new()).line().await
     }
 
-    /// Has a command write new objects beside those of the repository.
+    /// Has a command write new objects where they belong.
     fn beside<'a>(&self, command: Invocation<'a>) -> Invocation<'a> {
+        if self.objects == Objects::InRepository {
+            return command.offline();
+        }
         let objects = self.scratch.0.join("objects");
         command
+            .offline()
             .env("GIT_OBJECT_DIRECTORY", objects)
             .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", self.alternates.clone())
     }
