@@ -1,6 +1,6 @@
 //! Amp.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "amp",
@@ -25,5 +25,6 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[],
+    writes: &[Write::instructions(Place::config("AGENTS.md")), Write::skills(Place::config("skills"))],
     settings: no_settings,
 };

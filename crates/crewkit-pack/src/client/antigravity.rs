@@ -1,6 +1,8 @@
 //! Google Antigravity. Sources disagree about its directories of the user.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "antigravity",
@@ -18,5 +20,9 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".agents/workflows/*.md")],
+    writes: &[
+        Write::rules(RuleStyle::Trigger, Place::project(".agents/rules")),
+        Write::instructions(Place::config("GEMINI.md")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,8 @@
 //! Claude Code. It reads `AGENTS.md` only in a directory without any `CLAUDE*.md`, and never `.agents/skills`.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 /// Any of these switches the reading of `AGENTS.md` off.
 const OWN_FILES: [&str; 3] = ["CLAUDE.md", ".claude/CLAUDE.md", "CLAUDE.local.md"];
@@ -29,5 +31,13 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::RootToWorkingDirectory,
     },
     commands: &[Place::config("commands/**/*.md"), Place::project(".claude/commands/**/*.md")],
+    writes: &[
+        Write::importing(Place::project("CLAUDE.md")),
+        Write::rules(RuleStyle::Paths, Place::project(".claude/rules")),
+        Write::skills(Place::project(".claude/skills")),
+        Write::instructions(Place::config("CLAUDE.md")),
+        Write::rules(RuleStyle::Paths, Place::config("rules")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

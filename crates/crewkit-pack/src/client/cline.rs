@@ -1,6 +1,8 @@
 //! Cline. A skill of the user wins over one of the project.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "cline",
@@ -33,5 +35,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".clinerules/workflows/*.md"), Place::home("Documents/Cline/Workflows/*.md")],
+    writes: &[
+        Write::rules(RuleStyle::Paths, Place::project(".clinerules")),
+        Write::skills(Place::project(".cline/skills")),
+        Write::rules(RuleStyle::Paths, Place::config("rules")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{
-    Client, ClientSettings, ConfigDir, Dirs, Evidence, Place, SameName, SettingsPlace, Skills, Step,
+    Client, ClientSettings, ConfigDir, Dirs, Evidence, Place, SameName, SettingsPlace, Skills, Step, Write,
 };
 use crate::fs::read;
 
@@ -36,6 +36,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::RootToWorkingDirectory,
     },
     commands: &[],
+    writes: &[
+        Write::skills(Place::project(".codex/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings,
 };
 

@@ -1,6 +1,8 @@
 //! Copilot CLI and the cloud agent.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "copilot_cli",
@@ -38,5 +40,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[],
+    writes: &[
+        Write::rules(RuleStyle::ApplyTo, Place::project(".github/instructions")),
+        Write::skills(Place::project(".github/skills")),
+        Write::rules(RuleStyle::ApplyTo, Place::config("instructions")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,8 @@
 //! Cursor. It lists a skill once for each root it finds it in.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "cursor",
@@ -27,5 +29,10 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".cursor/commands/*.md"), Place::config("commands/*.md")],
+    writes: &[
+        Write::rules(RuleStyle::Cursor, Place::project(".cursor/rules")),
+        Write::skills(Place::project(".cursor/skills")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

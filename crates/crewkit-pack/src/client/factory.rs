@@ -1,6 +1,6 @@
 //! Factory droid.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "factory",
@@ -22,5 +22,10 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".factory/commands/*.md"), Place::config("commands/*.md")],
+    writes: &[
+        Write::skills(Place::project(".factory/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

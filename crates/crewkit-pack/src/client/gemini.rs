@@ -1,6 +1,6 @@
 //! Gemini CLI. It reads `GEMINI.md`, and `AGENTS.md` only where the user's settings name it.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "gemini",
@@ -23,5 +23,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".gemini/commands/**/*.toml"), Place::config("commands/**/*.toml")],
+    writes: &[
+        Write::instructions(Place::project("GEMINI.md")),
+        Write::skills(Place::project(".gemini/skills")),
+        Write::instructions(Place::config("GEMINI.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

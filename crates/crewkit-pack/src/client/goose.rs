@@ -1,6 +1,6 @@
 //! Goose.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "goose",
@@ -25,5 +25,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[],
+    writes: &[
+        Write::instructions(Place::project(".goosehints")),
+        Write::skills(Place::project(".goose/skills")),
+        Write::instructions(Place::config(".goosehints")),
+        Write::skills(Place::home(".goose/skills")),
+    ],
     settings: no_settings,
 };

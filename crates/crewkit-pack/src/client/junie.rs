@@ -1,6 +1,6 @@
 //! `JetBrains` Junie. Of its instruction files the first that exists is read; `guidelines.md` is the last of them.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "junie",
@@ -22,5 +22,10 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".junie/commands/*.md"), Place::config("commands/*.md")],
+    writes: &[
+        Write::skills(Place::project(".junie/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,8 @@
 //! Kiro.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "kiro",
@@ -18,5 +20,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".kiro/prompts/*.md"), Place::config("prompts/*.md")],
+    writes: &[
+        Write::rules(RuleStyle::Inclusion, Place::project(".kiro/steering")),
+        Write::skills(Place::project(".kiro/skills")),
+        Write::rules(RuleStyle::Inclusion, Place::config("steering")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,6 @@
 //! opencode. Of its instruction files the first that exists is read; a skill is listed once per name.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "opencode",
@@ -31,5 +31,10 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".opencode/commands/*.md"), Place::config("commands/*.md")],
+    writes: &[
+        Write::skills(Place::project(".opencode/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

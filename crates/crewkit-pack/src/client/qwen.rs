@@ -1,6 +1,8 @@
 //! Qwen Code.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "qwen",
@@ -28,5 +30,12 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".qwen/commands/**/*.md"), Place::config("commands/**/*.md")],
+    writes: &[
+        Write::instructions(Place::project("QWEN.md")),
+        Write::rules(RuleStyle::Paths, Place::project(".qwen/rules")),
+        Write::skills(Place::project(".qwen/skills")),
+        Write::instructions(Place::config("QWEN.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crewkit_core::Limits;
+use serde_json::Value;
 
 use super::{Base, Client, ClientSettings, Dirs, Place, SameName, SettingsPlace, Step, Take};
 use crate::desired::{Desired, DesiredFile, DesiredRoot};
@@ -68,6 +69,8 @@ pub(crate) struct Part {
     pub(crate) modules: Vec<String>,
     /// The file that imports it.
     pub(crate) imported_by: Option<PathBuf>,
+    /// Whether the model never sees it unless the user calls it.
+    pub(crate) called: bool,
     pub(crate) state: PartState,
 }
 
@@ -197,6 +200,13 @@ impl Viewer<'_> {
         for step in client.instructions {
             self.instructions(&eyes, step, &mut parts);
         }
+        // What is read as an import is not hidden, whatever hides it as a file of its own.
+        let imported: BTreeSet<PathBuf> = parts
+            .iter()
+            .filter(|part| part.imported_by.is_some() && part.is_seen())
+            .map(|part| part.path.clone())
+            .collect();
+        parts.retain(|part| part.is_seen() || !imported.contains(&part.path));
         self.skills(client, &eyes, &mut parts);
         self.commands(client, &eyes, &mut parts);
         parts
@@ -244,6 +254,7 @@ impl Viewer<'_> {
             of_user: place.base != Base::Project,
             modules,
             imported_by: None,
+            called: kind == PartKind::Command,
             state: PartState::Read,
         }
     }
@@ -306,12 +317,17 @@ impl Viewer<'_> {
         else {
             return;
         };
+        let at = parts.len().saturating_sub(1);
         let Some(importer) = parts.last().cloned() else { return };
         for target in imported_paths(&text) {
             let target = crate::desired::without_dots(&dir.join(self.env.expand_tilde(target)));
             let Some((bytes, modules)) = self.files.file(&target) else { continue };
             let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let imported_by = Some(path.to_owned());
+            // A file that imports a module's text does not hold it as well.
+            if let Some(importer) = parts.get_mut(at) {
+                importer.modules.retain(|module| !modules.contains(module));
+            }
             parts.push(Part { name, path: target.clone(), bytes, modules, imported_by, ..importer.clone() });
             if deeper > 1 {
                 self.imports(&target, deeper - 1, parts);
@@ -330,7 +346,10 @@ impl Viewer<'_> {
                         continue;
                     }
                     let mut part = self.part(PartKind::Skill, place, path);
-                    part.name = self.skill_name(&part.path).unwrap_or(name);
+                    let frontmatter = self.frontmatter(&part.path);
+                    let field = |name: &str| frontmatter.as_ref()?.get(name);
+                    part.name = field("name").and_then(Value::as_str).map_or(name, ToOwned::to_owned);
+                    part.called = field("disable-model-invocation") == Some(&Value::Bool(true));
                     if client.skills.same_name == SameName::FirstWins {
                         match named.get(&part.name) {
                             Some(first) => part.state = PartState::HiddenBy(first.clone()),
@@ -343,14 +362,13 @@ impl Viewer<'_> {
         }
     }
 
-    /// The name a skill gives itself.
-    fn skill_name(&self, path: &Path) -> Option<String> {
+    /// What a skill says about itself.
+    fn frontmatter(&self, path: &Path) -> Option<Value> {
         if !self.read_names {
             return None;
         }
         let text = self.files.text(path, self.limits.pack_text_bytes)?;
-        let frontmatter = module::frontmatter(&text, self.limits).ok()??;
-        Some(frontmatter.get("name")?.as_str()?.to_owned())
+        module::frontmatter(&text, self.limits).ok()?
     }
 
     fn commands(&self, client: &Client, eyes: &Eyes, parts: &mut Vec<Part>) {

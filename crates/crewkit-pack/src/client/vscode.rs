@@ -1,6 +1,8 @@
 //! VS Code with Copilot. It joins every instruction file it knows.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "vscode",
@@ -34,5 +36,11 @@ pub(super) static CLIENT: Client = Client {
     },
     // The editor's own chat reads these; its Agent Host and Copilot CLI do not.
     commands: &[Place::project(".github/prompts/*.prompt.md")],
+    writes: &[
+        Write::rules(RuleStyle::ApplyTo, Place::project(".github/instructions")),
+        Write::skills(Place::project(".github/skills")),
+        Write::rules(RuleStyle::ApplyTo, Place::config("instructions")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,8 @@
 //! Windsurf, now Devin Desktop.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "windsurf",
@@ -24,5 +26,11 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".windsurf/workflows/*.md"), Place::config("global_workflows/*.md")],
+    writes: &[
+        Write::rules(RuleStyle::Trigger, Place::project(".windsurf/rules")),
+        Write::skills(Place::project(".windsurf/skills")),
+        Write::instructions(Place::config("memories/global_rules.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

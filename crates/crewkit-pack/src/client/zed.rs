@@ -1,6 +1,6 @@
 //! Zed. Of nine names for a project's instructions the first that exists is read, and hides the others.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, Write, no_settings};
 
 pub(super) static CLIENT: Client = Client {
     name: "zed",
@@ -28,5 +28,6 @@ pub(super) static CLIENT: Client = Client {
         dirs: Dirs::Root,
     },
     commands: &[],
+    writes: &[Write::instructions(Place::config("AGENTS.md"))],
     settings: no_settings,
 };

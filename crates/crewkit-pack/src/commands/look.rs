@@ -222,7 +222,7 @@ fn explained_module(desired: &Desired, index: usize, file: &DesiredFile) -> Opti
         Content::Made(_) => None,
     };
     let source = own.or_else(|| part(module::INSTRUCTIONS_FILE));
-    let kind = match material.kind {
+    let kind = match material.module.kind {
         ModuleType::Instructions => "Instructions",
         ModuleType::Skill => "Skill",
         ModuleType::Prompt => "Prompt",

@@ -41,7 +41,7 @@ pub struct Globals {
     /// Profile of agentpack.yaml.
     #[arg(long, global = true, default_value = "default")]
     pub profile: String,
-    /// Target: codex, `claude_code`, cursor, vscode, jetbrains, zed, `export_dir` or all.
+    /// Target of agentpack.yaml, or all.
     #[arg(long, global = true, default_value = "all")]
     pub target: String,
     /// Machine id for machine overlays (default: detected).

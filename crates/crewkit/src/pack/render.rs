@@ -212,6 +212,9 @@ pub(super) fn client_view(view: &ClientView, style: Style) -> String {
         let name = if part.kind == "instructions" { String::new() } else { format!("{}  ", part.name) };
         let _ = write!(out, "  {sign} {name}{}", part.path.display());
         let _ = write!(out, "{}", style.dim(&format!("  {}, {} B, {source}", part.scope, part.bytes)));
+        if part.called && part.kind == "skill" {
+            let _ = write!(out, "{}", style.dim(", only when you call it"));
+        }
         if let Some(importer) = &part.imported_by {
             let _ = write!(out, "{}", style.dim(&format!(", imported by {}", importer.display())));
         }

@@ -14,4 +14,5 @@ mod shared;
 mod steps;
 mod tokens;
 mod vanished;
+mod version2;
 mod workspace;
