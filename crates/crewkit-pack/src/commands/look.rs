@@ -7,6 +7,7 @@ use super::answers::{
     Explained, ExplainedChange, ExplainedDrift, ExplainedModule, Health, NextAction, Planned, Preview,
     PreviewPlan, Status,
 };
+use super::migrate::AlsoChanged;
 use super::{Consent, Pack, collect_warnings};
 use crate::commands::doctor;
 use crate::commands::doctor::IgnoreFix;
@@ -36,6 +37,10 @@ pub(super) struct Computed {
     pub(super) desired: Desired,
     pub(super) states: Vec<RootState>,
     pub(super) plan: Plan,
+    /// What else changes with it.
+    pub(super) also: Option<AlsoChanged>,
+    /// Whether a root without files keeps its manifest, as it did in 0.9.1.
+    pub(super) keeps_empty_manifests: bool,
 }
 
 impl Computed {
@@ -43,7 +48,8 @@ impl Computed {
         let desired = session.desired(warnings)?;
         let states = session.survey(&desired, warnings)?;
         let plan = Plan::make(&desired, &states)?;
-        Ok(Self { desired, states, plan })
+        let keeps_empty_manifests = !session.manifest.is_version_2();
+        Ok(Self { desired, states, plan, also: None, keeps_empty_manifests })
     }
 }
 
@@ -118,7 +124,7 @@ impl Pack {
     pub fn explain(&self, select: &Select, what: Explain) -> Result<Answer<Explained>> {
         collect_warnings(|warnings| {
             let session = self.session(select)?;
-            let Computed { desired, states, plan } = Computed::new(&session, warnings)?;
+            let Computed { desired, states, plan, .. } = Computed::new(&session, warnings)?;
             self.remember(select);
             let (profile, targets) = session.selection()?;
             let mut explained = Explained { profile, targets, ..Explained::default() };

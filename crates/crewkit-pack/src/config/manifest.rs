@@ -31,7 +31,7 @@ pub struct Manifest {
     pub version: u32,
     /// For whom modules are that do not say so, from version 2 on: `project`, or `user`.
     #[serde(default, skip_serializing_if = "Value::is_null")]
-    scope: Value,
+    pub(crate) scope: Value,
     /// Named selections of modules.
     #[serde(default)]
     pub profiles: BTreeMap<String, Profile>,
@@ -104,9 +104,14 @@ impl ModuleScope {
         }
     }
 
+    /// The scope of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::User, Self::Project].into_iter().find(|scope| scope.name() == name)
+    }
+
     /// What a value in the file says.
     fn from_value(value: &Value) -> Option<Self> {
-        [Self::User, Self::Project].into_iter().find(|scope| value.as_str() == Some(scope.name()))
+        value.as_str().and_then(Self::from_name)
     }
 
     /// Whether a value in the file says nothing or one of the two.
@@ -120,10 +125,10 @@ impl ModuleScope {
 pub struct TargetConfig {
     /// How to write; only files exist. Version 1 must say so.
     #[serde(default)]
-    mode: Option<TargetMode>,
+    pub(crate) mode: Option<TargetMode>,
     /// For whom to write. Version 1 must say so; else both.
     #[serde(default)]
-    scope: Option<Scope>,
+    pub(crate) scope: Option<Scope>,
     /// Settings of the target.
     #[serde(default)]
     pub options: BTreeMap<String, Value>,

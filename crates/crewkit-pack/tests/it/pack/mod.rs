@@ -5,6 +5,7 @@ mod clients;
 mod config;
 mod data;
 mod git;
+mod migrate;
 mod mistakes;
 mod modes;
 mod overlays;
