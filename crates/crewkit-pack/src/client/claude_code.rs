@@ -1,7 +1,8 @@
 //! Claude Code. It reads `AGENTS.md` only in a directory without any `CLAUDE*.md`, and never `.agents/skills`.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 /// Any of these switches the reading of `AGENTS.md` off.
@@ -28,9 +29,11 @@ pub(super) static CLIENT: Client = Client {
     skills: Skills {
         roots: &[Place::config("skills"), Place::project(".claude/skills")],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Frontmatter,
         dirs: Dirs::RootToWorkingDirectory,
     },
     commands: &[Place::config("commands/**/*.md"), Place::project(".claude/commands/**/*.md")],
+    shows_commands: true,
     writes: &[
         Write::importing(Place::project("CLAUDE.md")),
         Write::rules(RuleStyle::Paths, Place::project(".claude/rules")),

@@ -1,7 +1,8 @@
 //! Cline. A skill of the user wins over one of the project.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 pub(super) static CLIENT: Client = Client {
@@ -32,9 +33,11 @@ pub(super) static CLIENT: Client = Client {
             Place::project(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".clinerules/workflows/*.md"), Place::home("Documents/Cline/Workflows/*.md")],
+    shows_commands: false,
     writes: &[
         Write::rules(RuleStyle::Paths, Place::project(".clinerules")),
         Write::skills(Place::project(".cline/skills")),

@@ -1,7 +1,8 @@
 //! Copilot CLI and the cloud agent.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 pub(super) static CLIENT: Client = Client {
@@ -37,9 +38,11 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[],
+    shows_commands: false,
     writes: &[
         Write::rules(RuleStyle::ApplyTo, Place::project(".github/instructions")),
         Write::skills(Place::project(".github/skills")),

@@ -1,7 +1,8 @@
 //! Cursor. It lists a skill once for each root it finds it in.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 pub(super) static CLIENT: Client = Client {
@@ -26,9 +27,11 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".codex/skills"),
         ],
         same_name: SameName::ListedTwice,
+        only_called: OnlyCalled::Frontmatter,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".cursor/commands/*.md"), Place::config("commands/*.md")],
+    shows_commands: false,
     writes: &[
         Write::rules(RuleStyle::Cursor, Place::project(".cursor/rules")),
         Write::skills(Place::project(".cursor/skills")),

@@ -1,7 +1,8 @@
 //! Kiro.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 pub(super) static CLIENT: Client = Client {
@@ -17,9 +18,11 @@ pub(super) static CLIENT: Client = Client {
     skills: Skills {
         roots: &[Place::project(".kiro/skills"), Place::config("skills")],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".kiro/prompts/*.md"), Place::config("prompts/*.md")],
+    shows_commands: false,
     writes: &[
         Write::rules(RuleStyle::Inclusion, Place::project(".kiro/steering")),
         Write::skills(Place::project(".kiro/skills")),

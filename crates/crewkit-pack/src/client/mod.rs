@@ -49,6 +49,8 @@ pub struct Client {
     pub skills: Skills,
     /// Files that become commands of the user, one each.
     pub commands: &'static [Place],
+    /// Whether the model sees commands without being asked to use one.
+    pub shows_commands: bool,
     /// Where files for this client alone are written, from version 2 of the config file on.
     pub writes: &'static [Write],
     /// Reads the settings that change what the client reads.
@@ -272,8 +274,20 @@ pub struct Skills {
     /// The directories of skills; where names clash, the first wins.
     pub roots: &'static [Place],
     pub same_name: SameName,
+    pub only_called: OnlyCalled,
     /// Whether project roots are looked for in every directory down to the working directory.
     pub dirs: Dirs,
+}
+
+/// How a skill says that the model must not choose it by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnlyCalled {
+    /// Nothing is known that the client heeds: the model sees every skill.
+    Unknown,
+    /// `disable-model-invocation: true` in its frontmatter.
+    Frontmatter,
+    /// `policy.allow_implicit_invocation: false` in `agents/openai.yaml` beside it.
+    Policy,
 }
 
 /// What happens to two skills of one name.

@@ -1,7 +1,8 @@
 //! Qwen Code.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 pub(super) static CLIENT: Client = Client {
@@ -27,9 +28,11 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Frontmatter,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".qwen/commands/**/*.md"), Place::config("commands/**/*.md")],
+    shows_commands: false,
     writes: &[
         Write::instructions(Place::project("QWEN.md")),
         Write::rules(RuleStyle::Paths, Place::project(".qwen/rules")),

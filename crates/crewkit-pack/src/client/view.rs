@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use crewkit_core::Limits;
 use serde_json::Value;
 
-use super::{Base, Client, ClientSettings, Dirs, Place, SameName, SettingsPlace, Step, Take};
+use super::{Base, Client, ClientSettings, Dirs, OnlyCalled, Place, SameName, SettingsPlace, Step, Take};
+use crate::config::yaml;
 use crate::desired::{Desired, DesiredFile, DesiredRoot};
 use crate::env::Env;
 use crate::fs::read;
@@ -254,7 +255,7 @@ impl Viewer<'_> {
             of_user: place.base != Base::Project,
             modules,
             imported_by: None,
-            called: kind == PartKind::Command,
+            called: false,
             state: PartState::Read,
         }
     }
@@ -349,7 +350,13 @@ impl Viewer<'_> {
                     let frontmatter = self.frontmatter(&part.path);
                     let field = |name: &str| frontmatter.as_ref()?.get(name);
                     part.name = field("name").and_then(Value::as_str).map_or(name, ToOwned::to_owned);
-                    part.called = field("disable-model-invocation") == Some(&Value::Bool(true));
+                    part.called = match client.skills.only_called {
+                        OnlyCalled::Unknown => false,
+                        OnlyCalled::Frontmatter => {
+                            field("disable-model-invocation") == Some(&Value::Bool(true))
+                        }
+                        OnlyCalled::Policy => self.is_called_by_policy(&part.path),
+                    };
                     if client.skills.same_name == SameName::FirstWins {
                         match named.get(&part.name) {
                             Some(first) => part.state = PartState::HiddenBy(first.clone()),
@@ -360,6 +367,17 @@ impl Viewer<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the file beside a skill keeps the model from choosing it.
+    fn is_called_by_policy(&self, skill: &Path) -> bool {
+        let policy = || {
+            let file = skill.parent()?.join("agents/openai.yaml");
+            let text = self.files.text(&file, self.limits.pack_text_bytes).filter(|_| self.read_names)?;
+            let policy: Value = yaml::parse(&text, self.limits).ok()?;
+            policy.pointer("/policy/allow_implicit_invocation")?.as_bool()
+        };
+        policy() == Some(false)
     }
 
     /// What a skill says about itself.
@@ -381,6 +399,7 @@ impl Viewer<'_> {
             for dir in self.dirs(place.base, Dirs::Root, eyes) {
                 for path in self.matching(&dir, place.path) {
                     let mut part = self.part(PartKind::Command, place, path);
+                    part.called = !client.shows_commands;
                     part.name.truncate(part.name.find('.').unwrap_or(part.name.len()));
                     if let Some(skill) = skills.get(&part.name) {
                         part.state = PartState::HiddenBy(skill.clone());

@@ -1,7 +1,8 @@
 //! Windsurf, now Devin Desktop.
 
 use super::{
-    Client, ConfigDir, Dirs, Evidence, Place, RuleStyle, SameName, Skills, Step, Write, no_settings,
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
 };
 
 pub(super) static CLIENT: Client = Client {
@@ -23,9 +24,11 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".windsurf/workflows/*.md"), Place::config("global_workflows/*.md")],
+    shows_commands: false,
     writes: &[
         Write::rules(RuleStyle::Trigger, Place::project(".windsurf/rules")),
         Write::skills(Place::project(".windsurf/skills")),

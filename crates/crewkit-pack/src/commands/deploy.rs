@@ -184,7 +184,7 @@ impl Pack {
     /// The transaction that carries out a plan, whose changes move into it.
     fn request(&self, session: &Session<'_>, computed: &mut Computed) -> Request {
         let hash = plan_hash(session, computed);
-        let Computed { desired, states, plan, also, keeps_empty_manifests } = computed;
+        let Computed { desired, states, plan, also } = computed;
         let is_changed = |root: usize| plan.changes.iter().any(|change| change.root == root);
         let mut roots: Vec<RootChange> = desired
             .roots
@@ -193,10 +193,7 @@ impl Pack {
             .enumerate()
             .map(|(index, (root, state))| {
                 let wanted = state.manifest.is_some() || !root.files.is_empty() || is_changed(index);
-                let is_empty = root.files.is_empty() && state.foreign.is_empty();
-                let manifest = if is_empty && state.manifest.is_some() && !*keeps_empty_manifests {
-                    ManifestChange::Remove
-                } else if wanted {
+                let manifest = if wanted {
                     let mut files = desired.managed_files(root);
                     files.extend(state.foreign.iter().cloned());
                     files.sort_by(|a, b| a.path.cmp(&b.path));

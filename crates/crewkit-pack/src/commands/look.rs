@@ -39,8 +39,6 @@ pub(super) struct Computed {
     pub(super) plan: Plan,
     /// What else changes with it.
     pub(super) also: Option<AlsoChanged>,
-    /// Whether a root without files keeps its manifest, as it did in 0.9.1.
-    pub(super) keeps_empty_manifests: bool,
 }
 
 impl Computed {
@@ -48,8 +46,7 @@ impl Computed {
         let desired = session.desired(warnings)?;
         let states = session.survey(&desired, warnings)?;
         let plan = Plan::make(&desired, &states)?;
-        let keeps_empty_manifests = !session.manifest.is_version_2();
-        Ok(Self { desired, states, plan, also: None, keeps_empty_manifests })
+        Ok(Self { desired, states, plan, also: None })
     }
 }
 

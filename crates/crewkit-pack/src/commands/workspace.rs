@@ -176,8 +176,7 @@ fn computed(session: &Session<'_>, warnings: &mut Vec<String>) -> Result<(Comput
         }
     }
     let plan = Plan::make(&desired, &states)?;
-    let keeps_empty_manifests = !session.manifest.is_version_2();
-    Ok((Computed { desired, states, plan, also: None, keeps_empty_manifests }, left_alone))
+    Ok((Computed { desired, states, plan, also: None }, left_alone))
 }
 
 /// Whether what is at a place belongs to the project and is not what we would write.

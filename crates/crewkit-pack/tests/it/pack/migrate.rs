@@ -58,9 +58,12 @@ fn a_migration_is_planned_applied_and_taken_back() {
     assert_eq!(Some(&text), done.data.config.as_ref());
     assert_eq!(place.read("proj/CLAUDE.md"), "@AGENTS.md\n");
     assert!(place.path("proj/.agents/skills/p/SKILL.md").exists());
-    for gone in
-        ["home/.codex/AGENTS.md", "home/.codex/prompts/p.md", "proj/.codex", "home/.claude/commands/c.md"]
-    {
+    for gone in [
+        "home/.codex/AGENTS.md",
+        "home/.codex/prompts/p.md",
+        "proj/.codex/skills/s",
+        "home/.claude/commands/c.md",
+    ] {
         assert!(!place.path(gone).exists(), "{gone}");
     }
     // Nothing is left to do, and a second time changes nothing.

@@ -104,7 +104,9 @@ fn each_client_sees_each_module_once_and_every_file_is_read() {
             assert_eq!(times, 1, "{client} {module}: {seen:#?}");
         }
         let called = |name: &str| seen.parts.iter().filter(|part| part.name == name).all(|part| part.called);
-        assert!(called("p") && called("c") && !called("s"), "{client}: {seen:#?}");
+        // opencode does not know skills that only the user calls.
+        let knows = client != "opencode";
+        assert!(called("p") == knows && called("c") == knows && !called("s"), "{client}: {seen:#?}");
     }
     assert_eq!(place.pack().status(&all(), &[]).unwrap().data.drift, []);
     assert_eq!(place.pack().plan(&all()).unwrap().data.changes.changes, []);
