@@ -317,3 +317,38 @@ async fn clients_read_what_explain_says() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A repo as `init` makes it, with one module of each kind, deployed: each client sees each of them once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_default_deployment_is_seen_once_by_every_client() {
+    let mut world = World::new();
+    let home = world.base.join("home");
+    let crewkit = |words: &[&str], dir: &Path| {
+        let mut command = support::crewkit(&home);
+        let (code, out, err) = support::output(command.args(words).current_dir(dir));
+        assert_eq!(code, 0, "{words:?}: {out}{err}");
+    };
+    let project = world.base.join("proj");
+    crewkit(&["pack", "init", "--yes"], &project);
+    let repo = "home/.agentpack/repo";
+    world.write(&format!("{repo}/i/AGENTS.md"), TEXT);
+    world.write(&format!("{repo}/k/SKILL.md"), SKILL);
+    world.write(&format!("{repo}/p.md"), TEXT);
+    world.write(&format!("{repo}/c.md"), COMMAND);
+    for (kind, source) in [("instructions", "i"), ("skill", "k"), ("prompt", "p.md"), ("command", "c.md")] {
+        let source = format!("local:{source}");
+        crewkit(&["pack", "add", kind, &source, "--tags", "base", "--yes"], &project);
+    }
+    crewkit(&["pack", "deploy", "--apply", "--yes"], &project);
+    for client in ["codex", "claude_code", "opencode", "qwen"] {
+        let (_, data) = world.explained(client, &project, None);
+        assert_eq!(data["problems"], json!([]), "{client}: {data:#}");
+        let Some(program) = program(client) else { continue };
+        let seen = ask(client, &program, &home, &project, None).await;
+        // The text of a prompt without a description is in its description and nowhere else in the input.
+        let called = u64::from(client == "opencode");
+        let times = |mark: &str| seen.get(mark).copied().unwrap_or_default();
+        let all = ["MARK00", "MARK01", "MARK02", "MARK03"].map(times);
+        assert_eq!(all, [1, 1, called, called], "{client}: {seen:?}");
+    }
+}
