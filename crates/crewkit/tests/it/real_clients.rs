@@ -265,8 +265,8 @@ async fn ask(client: &str, program: &Path, home: &Path, dir: &Path, moved: Optio
             .env("OPENAI_API_KEY", "not-a-key")
             .env("OPENAI_MODEL", "m"),
     };
-    let output = tokio::time::timeout(std::time::Duration::from_secs(120), command.output());
-    let output = output.await.expect("the client ends").unwrap();
+    let output = tokio::time::timeout(std::time::Duration::from_mins(2), command.output());
+    let output = output.await.unwrap().unwrap();
     let text = support::text(&output.stdout);
     assert!(output.status.success(), "{client}: {text}{}", support::text(&output.stderr));
     if client == "codex" {
