@@ -26,7 +26,7 @@ usage: cargo xtask <chore>
   bench pack [--skills N] [--rounds N] [--binary PATH]
                   our agentpack beside the published 0.9.1 (AGENTPACK_BASELINE), as ratios
   conformance     the MCP conformance suite and inspector, against the product and the fixture toolset
-  crash-sweep [--full] [create|update|delete|adopt|rollback]…
+  crash-sweep [--full] [create|update|delete|adopt|rollback|version2|migrate]…
                   kill a deploy, and fail its system calls, at every call that changes something
   lines           lines of code per crate, tests not counted
   tidy [--fix]    dependency edges, licences, sizes, and documents written from tables

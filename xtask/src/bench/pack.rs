@@ -36,6 +36,9 @@ const GROWING: &[&str] = &["plan, nothing to do", "status", "deploy, first", "de
 /// How many times as long as `plan` a `status` may take when many files are wanted no more.
 const REMOVED_GOAL: f64 = 2.0;
 
+/// How many times as long as a plan for the 4 targets of version 1 one for 8 targets of version 2 may take.
+const EIGHT_TARGETS_GOAL: f64 = 2.5;
+
 const DEFAULT_SKILLS: usize = 1000;
 const DEFAULT_ROUNDS: usize = 5;
 const MCP_CALLS: usize = 8;
@@ -68,10 +71,12 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     println!("{skills} skills of 5 files, 4 targets, {rounds} rounds, in {}", base.display());
     let mut large = Program::new("crewkit", programs[0].path.clone());
     let mut removed = (Vec::new(), Vec::new());
+    let mut eight = (Vec::new(), Vec::new());
     let measured = measure(&mut programs, &base, skills, rounds)
         .and_then(|()| {
             (0..rounds).try_for_each(|_| measure_removed(&programs[0], &base, skills, &mut removed))
         })
+        .and_then(|()| (0..rounds).try_for_each(|_| measure_eight(&programs[0], &base, skills, &mut eight)))
         .and_then(|()| measure(std::slice::from_mut(&mut large), &base, GROWTH * skills, rounds.min(3)));
     std::fs::remove_dir_all(&base).with_context(|| base.display().to_string())?;
     measured?;
@@ -82,6 +87,13 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     println!(
         "\nall skills removed: plan {plan:.1} ms, status {status:.1} ms, {:.2}× (at most {REMOVED_GOAL}×){verdict}",
         status / plan
+    );
+    let (four, eight) = (median(eight.0), median(eight.1));
+    let verdict = if eight <= EIGHT_TARGETS_GOAL * four { "" } else { "  missed" };
+    println!(
+        "8 targets of version 2: plan {eight:.1} ms, for 4 of version 1 {four:.1} ms, {:.2}× (at most \
+         {EIGHT_TARGETS_GOAL}×){verdict}",
+        eight / four
     );
     Ok(())
 }
@@ -195,6 +207,30 @@ fn measure_removed(
     let run = command(program, &world, &["status"])?;
     ensure!(run.answer.matches("\"extra\"").count() > skills, "status does not list what was removed");
     status.push(milliseconds(run.took));
+    Ok(std::fs::remove_dir_all(world.path())?)
+}
+
+/// Plans with nothing to do: for 4 targets of version 1, then for 8 of version 2.
+fn measure_eight(
+    program: &Program,
+    base: &Path,
+    skills: usize,
+    (four, eight): &mut (Vec<f64>, Vec<f64>),
+) -> Result<()> {
+    let world = World::build(&base.join("eight"), skills)?;
+    for (version, times) in [(1, four), (2, eight)] {
+        if version == 2 {
+            world.use_version_2()?;
+        }
+        command(program, &world, &["deploy", "--apply", "--yes"])?;
+        command(program, &world, &["plan"])?;
+        let run = command(program, &world, &["plan"])?;
+        ensure!(
+            run.answer.contains("\"changes\": []") || run.answer.contains("\"changes\":[]"),
+            "something is left to do"
+        );
+        times.push(milliseconds(run.took));
+    }
     Ok(std::fs::remove_dir_all(world.path())?)
 }
 

@@ -23,11 +23,22 @@ pub(super) enum Scenario {
     Adopt,
     /// Back from the second deploy to the first.
     Rollback,
+    /// Changed, new and vanished files in the places of version 2.
+    Version2,
+    /// The config file and what was deployed from it go to version 2.
+    Migrate,
 }
 
 impl Scenario {
-    pub(super) const ALL: &'static [Self] =
-        &[Self::Update, Self::Create, Self::Delete, Self::Adopt, Self::Rollback];
+    pub(super) const ALL: &'static [Self] = &[
+        Self::Update,
+        Self::Create,
+        Self::Delete,
+        Self::Adopt,
+        Self::Rollback,
+        Self::Version2,
+        Self::Migrate,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -36,11 +47,13 @@ impl Scenario {
             Self::Delete => "delete",
             Self::Adopt => "adopt",
             Self::Rollback => "rollback",
+            Self::Version2 => "version2",
+            Self::Migrate => "migrate",
         }
     }
 
     pub(super) fn is_fast(self) -> bool {
-        self == Self::Update
+        matches!(self, Self::Update | Self::Migrate)
     }
 }
 
@@ -101,6 +114,18 @@ impl Scene {
                 write(&path.join("project/.codex/skills/skill-2/SKILL.md"), "edited by hand\n")?;
                 scene.words(&["rollback", "--to", &snapshot, "--yes"])
             }
+            Scenario::Version2 => {
+                as_version_2(path)?;
+                run(&deploy)?;
+                write_second(path)?;
+                as_version_2(path)?;
+                deploy
+            }
+            Scenario::Migrate => {
+                run(&deploy)?;
+                write(&path.join("project/.codex/skills/skill-2/SKILL.md"), "edited by hand\n")?;
+                scene.words(&["migrate", "--apply", "--adopt", "--yes"])
+            }
         };
         scene.command = command;
         copy(&scene.path, &scene.pristine)?;
@@ -143,10 +168,10 @@ impl Scene {
         copy(&self.pristine, &self.path)
     }
 
-    /// The user's side: everything outside the home and the sources.
+    /// The user's side: everything outside the home.
     pub(super) fn tree(&self) -> Result<Tree> {
         let mut tree = Tree::new();
-        for part in ["project", "user", "dotfiles"] {
+        for part in ["project", "user", "dotfiles", "repo"] {
             walk(&self.path, &self.path.join(part), &mut tree)?;
         }
         Ok(tree)
@@ -187,6 +212,14 @@ fn file_name(file: usize) -> String {
         4 => "dir/file-4.md".to_owned(),
         _ => format!("file-{file}.md"),
     }
+}
+
+/// The config file says version 2, for two clients.
+fn as_version_2(path: &Path) -> Result<()> {
+    let file = path.join("repo/agentpack.yaml");
+    let text = fs::read_to_string(&file)?.replace("version: 1", "version: 2");
+    let text = text.replace("codex: {mode: files, scope: both}", "agents: {}\n  claude_code: {}");
+    write(&file, &text)
 }
 
 /// Changed, new and vanished files, and a changed mode.

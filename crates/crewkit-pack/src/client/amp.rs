@@ -1,6 +1,8 @@
 //! Amp.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "amp",
@@ -22,8 +24,11 @@ pub(super) static CLIENT: Client = Client {
             Place::config("skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[],
+    shows_commands: false,
+    writes: &[Write::instructions(Place::config("AGENTS.md")), Write::skills(Place::config("skills"))],
     settings: no_settings,
 };

@@ -1,6 +1,9 @@
 //! Cline. A skill of the user wins over one of the project.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "cline",
@@ -30,8 +33,16 @@ pub(super) static CLIENT: Client = Client {
             Place::project(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".clinerules/workflows/*.md"), Place::home("Documents/Cline/Workflows/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::rules(RuleStyle::Paths, Place::project(".clinerules")),
+        Write::skills(Place::project(".cline/skills")),
+        Write::rules(RuleStyle::Paths, Place::config("rules")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::{
-    Client, ClientSettings, ConfigDir, Dirs, Evidence, Place, SameName, SettingsPlace, Skills, Step,
+    Client, ClientSettings, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, SettingsPlace, Skills,
+    Step, Write,
 };
 use crate::fs::read;
 
@@ -33,9 +34,16 @@ pub(super) static CLIENT: Client = Client {
             Place::config("skills"),
         ],
         same_name: SameName::ListedTwice,
+        only_called: OnlyCalled::Policy,
         dirs: Dirs::RootToWorkingDirectory,
     },
     commands: &[],
+    shows_commands: false,
+    writes: &[
+        Write::skills(Place::project(".codex/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings,
 };
 

@@ -1,6 +1,9 @@
 //! Copilot CLI and the cloud agent.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "copilot_cli",
@@ -35,8 +38,16 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[],
+    shows_commands: false,
+    writes: &[
+        Write::rules(RuleStyle::ApplyTo, Place::project(".github/instructions")),
+        Write::skills(Place::project(".github/skills")),
+        Write::rules(RuleStyle::ApplyTo, Place::config("instructions")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

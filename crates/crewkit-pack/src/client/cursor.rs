@@ -1,6 +1,9 @@
 //! Cursor. It lists a skill once for each root it finds it in.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "cursor",
@@ -24,8 +27,15 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".codex/skills"),
         ],
         same_name: SameName::ListedTwice,
+        only_called: OnlyCalled::Frontmatter,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".cursor/commands/*.md"), Place::config("commands/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::rules(RuleStyle::Cursor, Place::project(".cursor/rules")),
+        Write::skills(Place::project(".cursor/skills")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

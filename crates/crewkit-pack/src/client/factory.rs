@@ -1,6 +1,8 @@
 //! Factory droid.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "factory",
@@ -19,8 +21,15 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agent/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".factory/commands/*.md"), Place::config("commands/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::skills(Place::project(".factory/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

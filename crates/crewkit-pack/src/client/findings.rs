@@ -7,6 +7,7 @@ use super::view::{Part, PartKind, PartState};
 use super::{Client, Evidence};
 use crate::desired::{Desired, DesiredRoot};
 use crate::env::Env;
+use crate::fs::path::RelPath;
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +51,13 @@ pub(crate) fn of<'a>(
     desired: &Desired,
     own: impl Iterator<Item = &'a DesiredRoot>,
 ) -> Vec<Finding> {
+    let own: Vec<&DesiredRoot> = own.collect();
+    let is_own = |path: &Path| {
+        own.iter().any(|root| {
+            let below = path.strip_prefix(&root.path).ok().and_then(|below| RelPath::from_path(below).ok());
+            below.is_some_and(|below| root.file(&below).is_some())
+        })
+    };
     let shown = |path: &Path| shorten(env, path);
     let mut groups: BTreeMap<(FindingKind, String), Vec<String>> = BTreeMap::new();
     let mut add = |kind, text: String, name: String| groups.entry((kind, text)).or_default().push(name);
@@ -69,7 +77,13 @@ pub(crate) fn of<'a>(
             }
             // A file of the user that hides or is hidden by another of the user's is not our concern.
             PartState::HiddenBy(by)
-                if part.kind == PartKind::Instructions && (ours || by_module(parts, by)) =>
+                if part.kind == PartKind::Instructions
+                    && if ours {
+                        // Another client's file that says nothing but what is read is not missed.
+                        is_own(&part.path) || is_own(by) || !is_said(parts, part)
+                    } else {
+                        by_module(parts, by)
+                    } =>
             {
                 let what =
                     format!("{title} does not read {}: it is hidden by {}", shown(&part.path), shown(by));
@@ -95,7 +109,7 @@ pub(crate) fn of<'a>(
         }
     }
     doubled(title, env, parts, &mut add);
-    not_read(title, env, parts, own, desired, &mut add);
+    not_read(title, env, parts, own.into_iter(), desired, &mut add);
     if client.evidence == Evidence::Unverified && parts.iter().any(|part| !part.modules.is_empty()) {
         let what = format!("what {title} reads is not verified: look into the client before you rely on it");
         add(FindingKind::NotVerified, what, String::new());
@@ -214,13 +228,19 @@ fn by_module(parts: &[Part], path: &Path) -> bool {
     parts.iter().any(|part| part.path == path && !part.modules.is_empty())
 }
 
+/// Whether every module of a hidden part is seen elsewhere.
+fn is_said(parts: &[Part], hidden: &Part) -> bool {
+    let seen = |module: &String| parts.iter().any(|part| part.is_seen() && part.modules.contains(module));
+    hidden.modules.iter().all(seen)
+}
+
 /// Whether the part that hides another says the same.
 fn same_modules(parts: &[Part], hidden: &Part, by: &Path) -> bool {
     parts.iter().any(|part| part.path == by && part.kind == hidden.kind && part.modules == hidden.modules)
 }
 
 /// The names at the end of a message: all of a few, else how many more there are.
-fn some_of(names: &[String]) -> String {
+pub(crate) fn some_of(names: &[String]) -> String {
     let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
         return String::new();

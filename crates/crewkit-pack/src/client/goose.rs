@@ -1,6 +1,8 @@
 //! Goose.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "goose",
@@ -22,8 +24,16 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".claude/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[],
+    shows_commands: false,
+    writes: &[
+        Write::instructions(Place::project(".goosehints")),
+        Write::skills(Place::project(".goose/skills")),
+        Write::instructions(Place::config(".goosehints")),
+        Write::skills(Place::home(".goose/skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,8 @@
 //! `JetBrains` Junie. Of its instruction files the first that exists is read; `guidelines.md` is the last of them.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "junie",
@@ -19,8 +21,15 @@ pub(super) static CLIENT: Client = Client {
     skills: Skills {
         roots: &[Place::project(".junie/skills"), Place::config("skills")],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".junie/commands/*.md"), Place::config("commands/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::skills(Place::project(".junie/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -49,9 +49,90 @@ pub struct Client {
     pub skills: Skills,
     /// Files that become commands of the user, one each.
     pub commands: &'static [Place],
+    /// Whether the model sees commands without being asked to use one.
+    pub shows_commands: bool,
+    /// Where files for this client alone are written, from version 2 of the config file on.
+    pub writes: &'static [Write],
     /// Reads the settings that change what the client reads.
     pub(crate) settings: fn(&SettingsPlace<'_>) -> ClientSettings,
 }
+
+/// A place that a deploy writes for a client.
+#[derive(Debug, Clone, Copy)]
+pub struct Write {
+    pub what: Written,
+    pub place: Place,
+}
+
+/// What is written at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// All instructions in one file, which the place names.
+    Instructions,
+    /// One file that imports the shared `AGENTS.md` and holds the instructions that are not in it.
+    Importing,
+    /// A file per instructions module in the directory that the place names.
+    Rules(RuleStyle),
+    /// A directory per skill in the directory that the place names.
+    Skills,
+}
+
+/// How a rule says what it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleStyle {
+    /// `.mdc` with `description`, `globs`, `alwaysApply`.
+    Cursor,
+    /// `.md` with a list `paths`.
+    Paths,
+    /// `.instructions.md` with `applyTo`.
+    ApplyTo,
+    /// `.md` with `inclusion` and `fileMatchPattern`.
+    Inclusion,
+    /// `.md` with `trigger` and `globs`.
+    Trigger,
+}
+
+impl RuleStyle {
+    /// The name of the file of the rule `name`.
+    pub(crate) fn file_name(self, name: &str) -> String {
+        let ending = match self {
+            Self::Cursor => "mdc",
+            Self::ApplyTo => "instructions.md",
+            Self::Paths | Self::Inclusion | Self::Trigger => "md",
+        };
+        format!("{name}.{ending}")
+    }
+}
+
+impl Write {
+    const fn instructions(place: Place) -> Self {
+        Self { what: Written::Instructions, place }
+    }
+
+    const fn importing(place: Place) -> Self {
+        Self { what: Written::Importing, place }
+    }
+
+    const fn rules(style: RuleStyle, place: Place) -> Self {
+        Self { what: Written::Rules(style), place }
+    }
+
+    const fn skills(place: Place) -> Self {
+        Self { what: Written::Skills, place }
+    }
+
+    /// Whether it is for the user, in every project.
+    pub(crate) fn is_of_user(&self) -> bool {
+        self.place.base != Base::Project
+    }
+}
+
+/// What every client that follows the shared conventions reads.
+pub(crate) static SHARED: [Write; 3] = [
+    Write::instructions(Place::project("AGENTS.md")),
+    Write::skills(Place::project(".agents/skills")),
+    Write::skills(Place::home(".agents/skills")),
+];
 
 /// How well a fact is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -193,8 +274,20 @@ pub struct Skills {
     /// The directories of skills; where names clash, the first wins.
     pub roots: &'static [Place],
     pub same_name: SameName,
+    pub only_called: OnlyCalled,
     /// Whether project roots are looked for in every directory down to the working directory.
     pub dirs: Dirs,
+}
+
+/// How a skill says that the model must not choose it by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnlyCalled {
+    /// Nothing is known that the client heeds: the model sees every skill.
+    Unknown,
+    /// `disable-model-invocation: true` in its frontmatter.
+    Frontmatter,
+    /// `policy.allow_implicit_invocation: false` in `agents/openai.yaml` beside it.
+    Policy,
 }
 
 /// What happens to two skills of one name.
@@ -271,6 +364,37 @@ impl Client {
         }
     }
 
+    /// Where a place is.
+    pub(crate) fn path(&self, env: &Env, project: &Path, place: &Place) -> PathBuf {
+        let base = match place.base {
+            Base::Project => project.to_owned(),
+            Base::Home => env.home.clone(),
+            Base::Config => self.config_dir(env),
+        };
+        base.join(place.path)
+    }
+
+    /// Whether it reads skills in the directory `dir`.
+    pub(crate) fn reads_skills_in(&self, env: &Env, project: &Path, dir: &Path) -> bool {
+        self.skills.roots.iter().any(|place| self.path(env, project, place) == dir)
+    }
+
+    /// Whether it reads the file `path` as instructions, whatever else is there.
+    pub(crate) fn reads_instructions_at(&self, env: &Env, project: &Path, path: &Path) -> bool {
+        let steps = self.instructions.iter().filter(|step| step.unless.is_empty());
+        steps.flat_map(|step| step.places).any(|place| {
+            let pattern = self.path(env, project, place);
+            let Some(pattern) = pattern.to_str() else { return false };
+            let (dir, suffix, deep) = match (pattern.split_once("/**/*"), pattern.split_once("/*")) {
+                (Some((dir, suffix)), _) => (dir, suffix, true),
+                (None, Some((dir, suffix))) => (dir, suffix, false),
+                (None, None) => return path == Path::new(pattern),
+            };
+            let inside = if deep { path.starts_with(dir) } else { path.parent() == Some(Path::new(dir)) };
+            inside && path.to_string_lossy().ends_with(suffix)
+        })
+    }
+
     /// The client's directory of the user.
     pub(crate) fn config_dir(&self, env: &Env) -> PathBuf {
         let moved = self.config.variable.and_then(|name| env.client_dirs.get(name));
@@ -290,7 +414,36 @@ mod tests {
             assert_eq!(client.version.is_some(), client.evidence == Evidence::Measured, "{}", client.name);
         }
         for target in TargetKind::ALL {
-            assert_eq!(Client::of(target).is_none(), target == TargetKind::ExportDir, "{}", target.name());
+            let plain = matches!(target, TargetKind::ExportDir | TargetKind::Agents);
+            assert_eq!(Client::of(target).is_none(), plain, "{}", target.name());
+        }
+        for client in CLIENTS {
+            assert!(
+                TargetKind::VERSION_2.iter().any(|target| target.name() == client.name),
+                "{}",
+                client.name
+            );
+        }
+    }
+
+    /// What is written for a client is read by it: the two halves of a description agree.
+    #[test]
+    fn every_place_that_is_written_is_read() {
+        let (env, project) = (Env::at_home("/home/u"), Path::new("/p"));
+        for client in CLIENTS {
+            for write in client.writes {
+                let path = client.path(&env, project, &write.place);
+                let read = match write.what {
+                    Written::Skills => client.reads_skills_in(&env, project, &path),
+                    Written::Instructions | Written::Importing => {
+                        client.reads_instructions_at(&env, project, &path)
+                    }
+                    Written::Rules(style) => {
+                        client.reads_instructions_at(&env, project, &path.join(style.file_name("x")))
+                    }
+                };
+                assert!(read, "{} does not read {}", client.name, path.display());
+            }
         }
     }
 }

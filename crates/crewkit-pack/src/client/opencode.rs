@@ -1,6 +1,8 @@
 //! opencode. Of its instruction files the first that exists is read; a skill is listed once per name.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "opencode",
@@ -28,8 +30,15 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".opencode/commands/*.md"), Place::config("commands/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::skills(Place::project(".opencode/skills")),
+        Write::instructions(Place::config("AGENTS.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,9 @@
 //! Qwen Code.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "qwen",
@@ -25,8 +28,17 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Frontmatter,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".qwen/commands/**/*.md"), Place::config("commands/**/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::instructions(Place::project("QWEN.md")),
+        Write::rules(RuleStyle::Paths, Place::project(".qwen/rules")),
+        Write::skills(Place::project(".qwen/skills")),
+        Write::instructions(Place::config("QWEN.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

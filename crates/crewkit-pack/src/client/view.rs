@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crewkit_core::Limits;
+use serde_json::Value;
 
-use super::{Base, Client, ClientSettings, Dirs, Place, SameName, SettingsPlace, Step, Take};
+use super::{Base, Client, ClientSettings, Dirs, OnlyCalled, Place, SameName, SettingsPlace, Step, Take};
+use crate::config::yaml;
 use crate::desired::{Desired, DesiredFile, DesiredRoot};
 use crate::env::Env;
 use crate::fs::read;
@@ -68,6 +70,8 @@ pub(crate) struct Part {
     pub(crate) modules: Vec<String>,
     /// The file that imports it.
     pub(crate) imported_by: Option<PathBuf>,
+    /// Whether the model never sees it unless the user calls it.
+    pub(crate) called: bool,
     pub(crate) state: PartState,
 }
 
@@ -197,6 +201,13 @@ impl Viewer<'_> {
         for step in client.instructions {
             self.instructions(&eyes, step, &mut parts);
         }
+        // What is read as an import is not hidden, whatever hides it as a file of its own.
+        let imported: BTreeSet<PathBuf> = parts
+            .iter()
+            .filter(|part| part.imported_by.is_some() && part.is_seen())
+            .map(|part| part.path.clone())
+            .collect();
+        parts.retain(|part| part.is_seen() || !imported.contains(&part.path));
         self.skills(client, &eyes, &mut parts);
         self.commands(client, &eyes, &mut parts);
         parts
@@ -244,6 +255,7 @@ impl Viewer<'_> {
             of_user: place.base != Base::Project,
             modules,
             imported_by: None,
+            called: false,
             state: PartState::Read,
         }
     }
@@ -306,12 +318,17 @@ impl Viewer<'_> {
         else {
             return;
         };
+        let at = parts.len().saturating_sub(1);
         let Some(importer) = parts.last().cloned() else { return };
         for target in imported_paths(&text) {
             let target = crate::desired::without_dots(&dir.join(self.env.expand_tilde(target)));
             let Some((bytes, modules)) = self.files.file(&target) else { continue };
             let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let imported_by = Some(path.to_owned());
+            // A file that imports a module's text does not hold it as well.
+            if let Some(importer) = parts.get_mut(at) {
+                importer.modules.retain(|module| !modules.contains(module));
+            }
             parts.push(Part { name, path: target.clone(), bytes, modules, imported_by, ..importer.clone() });
             if deeper > 1 {
                 self.imports(&target, deeper - 1, parts);
@@ -330,7 +347,16 @@ impl Viewer<'_> {
                         continue;
                     }
                     let mut part = self.part(PartKind::Skill, place, path);
-                    part.name = self.skill_name(&part.path).unwrap_or(name);
+                    let frontmatter = self.frontmatter(&part.path);
+                    let field = |name: &str| frontmatter.as_ref()?.get(name);
+                    part.name = field("name").and_then(Value::as_str).map_or(name, ToOwned::to_owned);
+                    part.called = match client.skills.only_called {
+                        OnlyCalled::Unknown => false,
+                        OnlyCalled::Frontmatter => {
+                            field("disable-model-invocation") == Some(&Value::Bool(true))
+                        }
+                        OnlyCalled::Policy => self.is_called_by_policy(&part.path),
+                    };
                     if client.skills.same_name == SameName::FirstWins {
                         match named.get(&part.name) {
                             Some(first) => part.state = PartState::HiddenBy(first.clone()),
@@ -343,14 +369,24 @@ impl Viewer<'_> {
         }
     }
 
-    /// The name a skill gives itself.
-    fn skill_name(&self, path: &Path) -> Option<String> {
+    /// Whether the file beside a skill keeps the model from choosing it.
+    fn is_called_by_policy(&self, skill: &Path) -> bool {
+        let policy = || {
+            let file = skill.parent()?.join("agents/openai.yaml");
+            let text = self.files.text(&file, self.limits.pack_text_bytes).filter(|_| self.read_names)?;
+            let policy: Value = yaml::parse(&text, self.limits).ok()?;
+            policy.pointer("/policy/allow_implicit_invocation")?.as_bool()
+        };
+        policy() == Some(false)
+    }
+
+    /// What a skill says about itself.
+    fn frontmatter(&self, path: &Path) -> Option<Value> {
         if !self.read_names {
             return None;
         }
         let text = self.files.text(path, self.limits.pack_text_bytes)?;
-        let frontmatter = module::frontmatter(&text, self.limits).ok()??;
-        Some(frontmatter.get("name")?.as_str()?.to_owned())
+        module::frontmatter(&text, self.limits).ok()?
     }
 
     fn commands(&self, client: &Client, eyes: &Eyes, parts: &mut Vec<Part>) {
@@ -363,6 +399,7 @@ impl Viewer<'_> {
             for dir in self.dirs(place.base, Dirs::Root, eyes) {
                 for path in self.matching(&dir, place.path) {
                     let mut part = self.part(PartKind::Command, place, path);
+                    part.called = !client.shows_commands;
                     part.name.truncate(part.name.find('.').unwrap_or(part.name.len()));
                     if let Some(skill) = skills.get(&part.name) {
                         part.state = PartState::HiddenBy(skill.clone());

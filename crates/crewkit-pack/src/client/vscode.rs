@@ -1,6 +1,9 @@
 //! VS Code with Copilot. It joins every instruction file it knows.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "vscode",
@@ -30,9 +33,17 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     // The editor's own chat reads these; its Agent Host and Copilot CLI do not.
     commands: &[Place::project(".github/prompts/*.prompt.md")],
+    shows_commands: false,
+    writes: &[
+        Write::rules(RuleStyle::ApplyTo, Place::project(".github/instructions")),
+        Write::skills(Place::project(".github/skills")),
+        Write::rules(RuleStyle::ApplyTo, Place::config("instructions")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

@@ -1,6 +1,9 @@
 //! Windsurf, now Devin Desktop.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, RuleStyle, SameName, Skills, Step, Write,
+    no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "windsurf",
@@ -21,8 +24,16 @@ pub(super) static CLIENT: Client = Client {
             Place::home(".agents/skills"),
         ],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[Place::project(".windsurf/workflows/*.md"), Place::config("global_workflows/*.md")],
+    shows_commands: false,
+    writes: &[
+        Write::rules(RuleStyle::Trigger, Place::project(".windsurf/rules")),
+        Write::skills(Place::project(".windsurf/skills")),
+        Write::instructions(Place::config("memories/global_rules.md")),
+        Write::skills(Place::config("skills")),
+    ],
     settings: no_settings,
 };

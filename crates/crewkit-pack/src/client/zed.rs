@@ -1,6 +1,8 @@
 //! Zed. Of nine names for a project's instructions the first that exists is read, and hides the others.
 
-use super::{Client, ConfigDir, Dirs, Evidence, Place, SameName, Skills, Step, no_settings};
+use super::{
+    Client, ConfigDir, Dirs, Evidence, OnlyCalled, Place, SameName, Skills, Step, Write, no_settings,
+};
 
 pub(super) static CLIENT: Client = Client {
     name: "zed",
@@ -25,8 +27,11 @@ pub(super) static CLIENT: Client = Client {
     skills: Skills {
         roots: &[Place::project(".agents/skills"), Place::home(".agents/skills")],
         same_name: SameName::FirstWins,
+        only_called: OnlyCalled::Unknown,
         dirs: Dirs::Root,
     },
     commands: &[],
+    shows_commands: false,
+    writes: &[Write::instructions(Place::config("AGENTS.md"))],
     settings: no_settings,
 };

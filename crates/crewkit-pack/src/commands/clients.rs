@@ -12,6 +12,7 @@ use super::{Pack, collect_warnings};
 use crate::client::view::{Files, Part, PartState, Viewer};
 use crate::client::{CLIENTS, Client, findings};
 use crate::commands::session::{Select, Session};
+use crate::desired::target::TargetKind;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::plan::Op;
@@ -46,6 +47,9 @@ pub struct ClientView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClientPart {
     pub bytes: u64,
+    /// Whether the model sees it only when the user calls it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub called: bool,
     /// The file that imports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported_by: Option<PathBuf>,
@@ -87,6 +91,7 @@ impl From<Part> for ClientPart {
         };
         Self {
             bytes: part.bytes,
+            called: part.called,
             imported_by: part.imported_by,
             kind: part.kind.name(),
             modules: part.modules,
@@ -145,9 +150,13 @@ impl Pack {
 
     /// Adds a warning for everything that the clients of the selected targets will not see as meant.
     pub(super) fn warn_unread(&self, session: &Session<'_>, computed: &Computed, warnings: &mut Vec<String>) {
-        let roots = &computed.desired.roots;
+        // From version 2 on a client may have no root of its own and read what others write.
+        let chosen = session.targets().unwrap_or_default().into_iter().map(|(target, _)| target);
+        let chosen = chosen.filter(|_| session.manifest.is_version_2());
+        let roots = computed.desired.roots.iter().map(|root| root.target);
+        let targets: Vec<TargetKind> = roots.chain(chosen).collect();
         let is_used = |client: &&&Client| {
-            roots.iter().any(|root| Client::of(root.target).is_some_and(|of| of.name == client.name))
+            targets.iter().any(|target| Client::of(*target).is_some_and(|of| of.name == client.name))
         };
         for client in CLIENTS.iter().filter(is_used) {
             let parts = self.look(client, &session.project.root, Some(computed), ReadNames::No);

@@ -41,31 +41,30 @@ pub struct Add {
 const SKELETON: [(&str, &str); 4] = [
     (
         manifest::FILE_NAME,
-        r#"version: 1
+        r#"# What to give to coding agents, and where. `plan` shows what a deploy would write, `deploy --apply` writes it, and
+# `explain --client codex` shows what a client will then see.
+version: 2
 
+# A profile is a choice of modules by their tags. `default` is used unless another is named with --profile.
 profiles:
   default:
     include_tags: ["base"]
 
+# The clients to write for. Each gets every module exactly once; what it can read from `agents` is not written again.
 targets:
-  codex:
-    mode: files
-    scope: both
-    options:
-      write_repo_skills: true
-      write_user_skills: true
-      write_user_prompts: true
-      write_agents_global: true
-      write_agents_repo_root: true
-  claude_code:
-    mode: files
-    scope: both
-    options:
-      write_repo_commands: true
-      write_user_commands: true
-      write_repo_skills: false
-      write_user_skills: false
+  agents: {}       # AGENTS.md and .agents/skills: what Codex, Cursor, Copilot, opencode, Zed and others read
+  claude_code: {}  # CLAUDE.md, which imports AGENTS.md, and .claude/skills
+  codex: {}        # ~/.codex/AGENTS.md, for instructions of `scope: user`
 
+# What to give to them, one entry per module. `add` writes entries like these:
+#
+#   - id: instructions:base          # `instructions:`, `skill:`, `prompt:` or `command:`, and a name
+#     type: instructions             # prompts and commands become skills that run only when you call them
+#     scope: project                 # for the project you are in, or `user`: for you, in every project
+#     tags: ["base"]
+#     source:
+#       local_path:
+#         path: modules/instructions/base
 modules: []
 "#,
     ),
@@ -78,7 +77,7 @@ modules: []
         "# Draft a pull request\n\nDescribe the change on this branch: what it does, why, how it was tested, and what could go wrong.\n",
     ),
     (
-        "modules/claude-commands/ap-plan.md",
+        "modules/commands/ap-plan.md",
         "---\ndescription: \"agentpack: show the plan\"\n---\n\nRun `agentpack plan --json` and say in a few sentences what would change.\n",
     ),
 ];
@@ -195,5 +194,5 @@ fn module_to_add(add: &Add) -> Result<Module> {
                 .detail("module_id", id.as_str())
         })?;
     }
-    Ok(Module { id, kind, enabled: true, tags: add.tags.clone(), targets: add.targets.clone(), source })
+    Ok(Module { tags: add.tags.clone(), targets: add.targets.clone(), ..Module::new(id, kind, source) })
 }

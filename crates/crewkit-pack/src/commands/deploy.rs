@@ -15,7 +15,7 @@ use crate::env::timestamp;
 use crate::envelope::Answer;
 use crate::error::{PackError, Result};
 use crate::fs::hash::Digest;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Change, Plan};
 use crate::state::transaction::{
     ManifestChange, Project as RecordedProject, Request, RootChange, SnapshotKind,
 };
@@ -168,11 +168,13 @@ impl Pack {
         }
         let request = self.request(&session, &mut computed);
         // The request has what it needs; the rest makes room for what applying it takes.
-        let Computed { plan: Plan { roots, .. }, .. } = computed;
+        let Computed { plan: Plan { roots, .. }, also, .. } = computed;
+        let planned = request.changes.len() - usize::from(also.is_some());
         self.env.check_cancelled()?;
         self.env.progress.at("deploy", 0, request.changes.len());
         let applied = locked.apply(&request)?;
-        let plan = Plan { roots, changes: request.changes };
+        let mut plan = Plan { roots, changes: request.changes };
+        plan.changes.truncate(planned);
         self.env.progress.at("deploy", plan.changes.len(), plan.changes.len());
         warnings.extend(applied.untidy);
         self.prune_quietly(&locked, warnings);
@@ -182,15 +184,15 @@ impl Pack {
     /// The transaction that carries out a plan, whose changes move into it.
     fn request(&self, session: &Session<'_>, computed: &mut Computed) -> Request {
         let hash = plan_hash(session, computed);
-        let Computed { desired, states, plan } = computed;
-        let changed = |root: usize| plan.changes.iter().any(|change| change.root == root);
-        let roots = desired
+        let Computed { desired, states, plan, also } = computed;
+        let is_changed = |root: usize| plan.changes.iter().any(|change| change.root == root);
+        let mut roots: Vec<RootChange> = desired
             .roots
             .iter()
             .zip(states)
             .enumerate()
             .map(|(index, (root, state))| {
-                let wanted = state.manifest.is_some() || !root.files.is_empty() || changed(index);
+                let wanted = state.manifest.is_some() || !root.files.is_empty() || is_changed(index);
                 let manifest = if wanted {
                     let mut files = desired.managed_files(root);
                     files.extend(state.foreign.iter().cloned());
@@ -206,6 +208,12 @@ impl Pack {
         let mut targets: Vec<String> =
             desired.roots.iter().map(|root| root.target.name().to_owned()).collect();
         targets.dedup();
+        let mut changes = std::mem::take(&mut plan.changes);
+        if let Some(also) = also {
+            targets.push(also.root.target.clone());
+            changes.push(Change { root: roots.len(), ..also.change.clone() });
+            roots.push(also.root.clone());
+        }
         Request {
             kind: SnapshotKind::Deploy,
             now: self.now(),
@@ -218,7 +226,7 @@ impl Pack {
             plan_hash: Some(hash.to_string()),
             rolled_back_to: None,
             roots,
-            changes: std::mem::take(&mut plan.changes),
+            changes,
         }
     }
 
@@ -244,8 +252,9 @@ impl Pack {
 
 /// Whether applying would change neither a file nor a manifest.
 fn is_done(computed: &Computed) -> bool {
-    let Computed { desired, states, plan } = computed;
+    let Computed { desired, states, plan, also, .. } = computed;
     plan.changes.is_empty()
+        && also.is_none()
         && !desired
             .roots
             .iter()
@@ -281,7 +290,7 @@ fn check_token(deploy: &Deploy, session: &Session<'_>, computed: &Computed) -> R
     .hint("call `deploy` again, look at the new plan, and apply with its confirm_token"))
 }
 
-fn check_adoptions(computed: &Computed) -> Result<()> {
+pub(super) fn check_adoptions(computed: &Computed) -> Result<()> {
     let mut paths: Vec<String> = computed.plan.adoptions().map(|path| path.display().to_string()).collect();
     if paths.is_empty() {
         return Ok(());

@@ -64,7 +64,7 @@ pub struct HelpRow {
 pub const GLOBAL_ARGUMENTS: [&str; 7] = ["dry_run", "json", "machine", "profile", "repo", "target", "yes"];
 
 /// What changes something, and so needs `--yes` under `--json`.
-pub const MUTATING: [&str; 12] = [
+pub const MUTATING: [&str; 13] = [
     "init",
     "add",
     "remove",
@@ -72,6 +72,7 @@ pub const MUTATING: [&str; 12] = [
     "fetch",
     "update",
     "deploy --apply",
+    "migrate --apply",
     "rollback",
     "doctor --fix",
     "overlay edit",
@@ -143,6 +144,9 @@ impl Pack {
                     "next_actions_detailed?",
                 ]),
                 "doctor": fields(&["machine_id", "roots", "gitignore_fixes", "next_actions?"]),
+                "migrate": fields(&[
+                    "applied", "config?", "left_alone", "manifest", "changes", "summary", "snapshot_id?", "undo?", "reason?",
+                ]),
                 "rollback": fields(&["rolled_back_to", "event_snapshot_id", "reason?"]),
                 "snapshots.list": fields(&["snapshots"]),
                 "snapshots.show": fields(&["id", "kind", "created_at", "targets", "project", "counts", "changes"]),

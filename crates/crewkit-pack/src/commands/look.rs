@@ -7,6 +7,7 @@ use super::answers::{
     Explained, ExplainedChange, ExplainedDrift, ExplainedModule, Health, NextAction, Planned, Preview,
     PreviewPlan, Status,
 };
+use super::migrate::AlsoChanged;
 use super::{Consent, Pack, collect_warnings};
 use crate::commands::doctor;
 use crate::commands::doctor::IgnoreFix;
@@ -36,6 +37,8 @@ pub(super) struct Computed {
     pub(super) desired: Desired,
     pub(super) states: Vec<RootState>,
     pub(super) plan: Plan,
+    /// What else changes with it.
+    pub(super) also: Option<AlsoChanged>,
 }
 
 impl Computed {
@@ -43,7 +46,7 @@ impl Computed {
         let desired = session.desired(warnings)?;
         let states = session.survey(&desired, warnings)?;
         let plan = Plan::make(&desired, &states)?;
-        Ok(Self { desired, states, plan })
+        Ok(Self { desired, states, plan, also: None })
     }
 }
 
@@ -118,7 +121,7 @@ impl Pack {
     pub fn explain(&self, select: &Select, what: Explain) -> Result<Answer<Explained>> {
         collect_warnings(|warnings| {
             let session = self.session(select)?;
-            let Computed { desired, states, plan } = Computed::new(&session, warnings)?;
+            let Computed { desired, states, plan, .. } = Computed::new(&session, warnings)?;
             self.remember(select);
             let (profile, targets) = session.selection()?;
             let mut explained = Explained { profile, targets, ..Explained::default() };
@@ -222,7 +225,7 @@ fn explained_module(desired: &Desired, index: usize, file: &DesiredFile) -> Opti
         Content::Made(_) => None,
     };
     let source = own.or_else(|| part(module::INSTRUCTIONS_FILE));
-    let kind = match material.kind {
+    let kind = match material.module.kind {
         ModuleType::Instructions => "Instructions",
         ModuleType::Skill => "Skill",
         ModuleType::Prompt => "Prompt",

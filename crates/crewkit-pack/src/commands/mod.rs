@@ -25,12 +25,14 @@ mod deploy;
 mod describe;
 pub(crate) mod doctor;
 mod look;
+mod migrate;
 mod overlays;
 mod pins;
 pub(crate) mod session;
 mod snapshots;
 mod workspace;
 
+pub use crate::config::manifest::ModuleScope;
 pub use answers::{
     Explained, ExplainedChange, ExplainedDrift, ExplainedModule, Fetched, GitInitialized, Health,
     Initialized, ManifestEdited, ModulesLocked, NextAction, OverlayEdited, OverlayPath, OverlayRebased,
@@ -41,6 +43,7 @@ pub use config::{Add, Init};
 pub use deploy::{Deploy, Tokens};
 pub use describe::{Argument, CommandRow, GLOBAL_ARGUMENTS, Help, HelpRow, MUTATING};
 pub use look::Explain;
+pub use migrate::{Migrate, Migrated};
 pub use overlays::{OverlayEdit, OverlayRef};
 pub use pins::Update;
 pub use session::{Choices, Select};

@@ -147,14 +147,8 @@ impl Pack {
     /// Makes one locked module available; a checkout that is not what was locked is fetched anew, once.
     fn fetch_one(&self, locked: &LockedModule, source: &Git) -> Result<()> {
         let Some(git) = &locked.resolved_source.git else { return Ok(()) };
-        let module = Module {
-            id: locked.id.clone(),
-            kind: locked.kind,
-            enabled: true,
-            tags: Vec::new(),
-            targets: Vec::new(),
-            source: crate::config::manifest::Source { local_path: None, git: Some(source.clone()) },
-        };
+        let git_source = crate::config::manifest::Source { local_path: None, git: Some(source.clone()) };
+        let module = Module::new(locked.id.clone(), locked.kind, git_source);
         let checkout = Checkout {
             path: resolve::checkout_path(&self.env, &git.url, &git.commit),
             source: source.clone(),

@@ -168,8 +168,8 @@ impl<'a> Session<'a> {
     }
 
     /// The roots of the selected targets.
-    pub(crate) fn layout(&self) -> Result<Layout> {
-        let mut layout = Layout::new(self.env, &self.project.root, &self.targets()?)?;
+    pub(crate) fn layout(&self) -> Result<Layout<'_>> {
+        let mut layout = Layout::new(self.env, &self.project.root, &self.manifest, &self.targets()?)?;
         if self.env.workspace_state.is_some() {
             // What is configured to be elsewhere on this machine is no part of a kit.
             layout.keep_below(&self.project.root);
@@ -186,9 +186,10 @@ impl<'a> Session<'a> {
     pub(crate) fn desired(&self, warnings: &mut Vec<String>) -> Result<Desired> {
         let layout = self.layout()?;
         let mut selected = self.manifest.select(&self.select.profile)?;
+        warnings.extend(layout.homeless(&selected));
         selected.retain(|module| layout.takes(module));
         let materials = self.materials(&selected, warnings)?;
-        layout.place(materials, self.env.limits.pack_text_bytes)
+        layout.place(materials, &self.env.limits)
     }
 
     /// The files of `modules` with overlays applied.

@@ -176,7 +176,7 @@ fn computed(session: &Session<'_>, warnings: &mut Vec<String>) -> Result<(Comput
         }
     }
     let plan = Plan::make(&desired, &states)?;
-    Ok((Computed { desired, states, plan }, left_alone))
+    Ok((Computed { desired, states, plan, also: None }, left_alone))
 }
 
 /// Whether what is at a place belongs to the project and is not what we would write.

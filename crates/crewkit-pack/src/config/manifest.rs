@@ -18,8 +18,8 @@ pub use last::{LastManifest, file_in as cache_file_in};
 /// The file's name in a config repo.
 pub const FILE_NAME: &str = "agentpack.yaml";
 
-/// The one version of the file there is.
-pub const VERSION: u32 = 1;
+/// The versions of the file there are. Version 1 keeps the places that 0.9.1 wrote; version 2 writes what clients read.
+pub const VERSIONS: [u32; 2] = [1, 2];
 
 /// The profile that must exist.
 pub const DEFAULT_PROFILE: &str = "default";
@@ -29,6 +29,9 @@ pub const DEFAULT_PROFILE: &str = "default";
 pub struct Manifest {
     /// Version of the format.
     pub version: u32,
+    /// For whom modules are that do not say so, from version 2 on: `project`, or `user`.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub(crate) scope: Value,
     /// Named selections of modules.
     #[serde(default)]
     pub profiles: BTreeMap<String, Profile>,
@@ -83,19 +86,72 @@ impl Scope {
     }
 }
 
+/// For whom a module is, from version 2 on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ModuleScope {
+    /// The user, in every project.
+    User,
+    /// The project at hand.
+    Project,
+}
+
+impl ModuleScope {
+    /// The name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Project => "project",
+        }
+    }
+
+    /// The scope of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::User, Self::Project].into_iter().find(|scope| scope.name() == name)
+    }
+
+    /// What a value in the file says.
+    fn from_value(value: &Value) -> Option<Self> {
+        value.as_str().and_then(Self::from_name)
+    }
+
+    /// Whether a value in the file says nothing or one of the two.
+    fn is_valid(value: &Value) -> bool {
+        value.is_null() || Self::from_value(value).is_some()
+    }
+}
+
 /// One entry of `targets`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TargetConfig {
-    /// How to write; only files exist.
-    pub mode: TargetMode,
-    /// For whom to write.
-    pub scope: Scope,
+    /// How to write; only files exist. Version 1 must say so.
+    #[serde(default)]
+    pub(crate) mode: Option<TargetMode>,
+    /// For whom to write. Version 1 must say so; else both.
+    #[serde(default)]
+    pub(crate) scope: Option<Scope>,
     /// Settings of the target.
     #[serde(default)]
     pub options: BTreeMap<String, Value>,
 }
 
 impl TargetConfig {
+    /// Every place that version 1 has, whatever its defaults.
+    pub(crate) fn everything() -> Self {
+        let skills =
+            ["write_user_skills", "write_repo_skills"].map(|name| (name.to_owned(), Value::Bool(true)));
+        Self { options: skills.into(), ..Self::default() }
+    }
+
+    /// The same for another scope.
+    pub(crate) fn in_scope(&self, scope: Scope) -> Self {
+        Self { scope: Some(scope), ..self.clone() }
+    }
+
+    /// For whom to write.
+    pub fn scope(&self) -> Scope {
+        self.scope.unwrap_or(Scope::Both)
+    }
+
     /// A yes-or-no option; what is neither falls back to the default.
     pub fn flag(&self, name: &str, default: bool) -> bool {
         match self.options.get(name) {
@@ -167,6 +223,15 @@ pub struct Module {
     /// The targets it is for; empty means all.
     #[serde(default)]
     pub targets: Vec<String>,
+    /// For whom it is, from version 2 on: `project`, or `user`.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub scope: Value,
+    /// The files that instructions are about, as patterns, from version 2 on; nothing means all.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub globs: Value,
+    /// What instructions are about, from version 2 on; clients choose rules by it.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub description: Value,
     /// Where its content comes from.
     pub source: Source,
 }
@@ -176,6 +241,62 @@ fn yes() -> bool {
 }
 
 impl Module {
+    /// A module that is taken part of, with nothing said that has a default.
+    pub fn new(id: String, kind: ModuleType, source: Source) -> Self {
+        Self {
+            id,
+            kind,
+            enabled: true,
+            tags: Vec::new(),
+            targets: Vec::new(),
+            scope: Value::Null,
+            globs: Value::Null,
+            description: Value::Null,
+            source,
+        }
+    }
+
+    /// For whom it is, if it says so.
+    pub fn scope(&self) -> Option<ModuleScope> {
+        ModuleScope::from_value(&self.scope)
+    }
+
+    /// The files its instructions are about; empty means all.
+    pub fn globs(&self) -> Vec<&str> {
+        self.globs.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// What its instructions are about.
+    pub fn description(&self) -> Option<&str> {
+        self.description.as_str().map(str::trim).filter(|text| !text.is_empty())
+    }
+
+    /// What version 2 says about a module beyond version 1.
+    fn check_version_2(&self) -> Result<()> {
+        let wrong = |key: &str, what: &str| {
+            Err(PackError::new(Code::ConfigInvalid, format!("module {}: {key} must be {what}", self.id))
+                .detail("module_id", self.id.as_str())
+                .detail("key", key))
+        };
+        if !ModuleScope::is_valid(&self.scope) {
+            return wrong("scope", "user or project");
+        }
+        let patterns = self.globs.as_array().is_some_and(|globs| {
+            !globs.is_empty()
+                && globs.iter().all(|glob| glob.as_str().is_some_and(|glob| !glob.trim().is_empty()))
+        });
+        if !self.globs.is_null() && !patterns {
+            return wrong("globs", "a list of patterns such as [\"src/**/*.rs\"]");
+        }
+        if !self.globs.is_null() && self.kind != ModuleType::Instructions {
+            return wrong("globs", "left out: only instructions are about some files");
+        }
+        if !(self.description.is_null() || self.description.is_string()) {
+            return wrong("description", "a text");
+        }
+        Ok(())
+    }
+
     /// Whether it is meant for `target`.
     pub fn is_for(&self, target: TargetKind) -> bool {
         self.targets.is_empty() || self.targets.iter().any(|name| name == target.name())
@@ -265,17 +386,31 @@ impl Manifest {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.version != VERSION {
+        if !VERSIONS.contains(&self.version) {
             return Err(PackError::new(
                 Code::ConfigUnsupportedVersion,
                 format!("unsupported manifest version: {}", self.version),
             )
             .detail("version", self.version)
-            .detail("supported", json!([VERSION])));
+            .detail("supported", json!(VERSIONS)));
         }
         for (name, config) in &self.targets {
-            let target = TargetKind::from_name(name).ok_or_else(|| unknown_target(name, None))?;
-            if config.scope == Scope::User && !target.writes_user_scope() {
+            let target = self.target(name).ok_or_else(|| self.unknown_target(name, None))?;
+            if self.is_version_2() {
+                check_options(target, config)?;
+                continue;
+            }
+            for (key, missing) in [("mode", config.mode.is_none()), ("scope", config.scope.is_none())] {
+                if missing {
+                    return Err(PackError::new(
+                        Code::ConfigInvalid,
+                        format!("target {name}: missing field `{key}`"),
+                    )
+                    .detail("target", name.as_str())
+                    .detail("missing", json!([key])));
+                }
+            }
+            if config.scope == Some(Scope::User) && !target.writes_user_scope() {
                 return Err(PackError::new(
                     Code::ConfigInvalid,
                     format!("target {name} does not support scope: user"),
@@ -288,6 +423,11 @@ impl Manifest {
             return Err(PackError::new(Code::ConfigInvalid, "missing required profile: default")
                 .detail("profile", DEFAULT_PROFILE));
         }
+        if self.is_version_2() && !ModuleScope::is_valid(&self.scope) {
+            return Err(
+                PackError::new(Code::ConfigInvalid, "scope must be user or project").detail("key", "scope")
+            );
+        }
         let mut seen = BTreeSet::new();
         for module in &self.modules {
             let wrong = |message: String| {
@@ -296,8 +436,11 @@ impl Manifest {
             if !seen.insert(module.id.as_str()) {
                 return Err(wrong(format!("duplicate module id: {}", module.id)));
             }
-            if let Some(name) = module.targets.iter().find(|name| TargetKind::from_name(name).is_none()) {
-                return Err(unknown_target(name, Some(&module.id)));
+            if let Some(name) = module.targets.iter().find(|name| self.target(name).is_none()) {
+                return Err(self.unknown_target(name, Some(&module.id)));
+            }
+            if self.is_version_2() {
+                module.check_version_2()?;
             }
             if module.source.get().is_none() {
                 return Err(wrong(format!(
@@ -340,22 +483,43 @@ impl Manifest {
         })
     }
 
-    /// Leaves only what is written into a project.
+    /// Leaves only what is written into a project. Modules that are for the user go there, too: a workspace has no user.
     pub fn keep_project_scope(&mut self) {
-        self.targets.retain(|_, config| config.scope.project());
-        self.targets.values_mut().for_each(|config| config.scope = Scope::Project);
+        self.targets.retain(|_, config| config.scope().project());
+        self.targets.values_mut().for_each(|config| config.scope = Some(Scope::Project));
+        self.modules.iter_mut().for_each(|module| module.scope = Value::Null);
+        self.scope = Value::Null;
+    }
+
+    /// Whether the places of version 2 are written.
+    pub fn is_version_2(&self) -> bool {
+        self.version == 2
+    }
+
+    /// For whom a module is, from version 2 on.
+    pub fn scope_of(&self, module: &Module) -> ModuleScope {
+        let own = module.scope();
+        own.or_else(|| ModuleScope::from_value(&self.scope)).unwrap_or(ModuleScope::Project)
+    }
+
+    /// The targets that this version of the file knows.
+    fn known_targets(&self) -> &'static [TargetKind] {
+        if self.is_version_2() { &TargetKind::VERSION_2 } else { &TargetKind::VERSION_1 }
+    }
+
+    fn target(&self, name: &str) -> Option<TargetKind> {
+        self.known_targets().iter().copied().find(|target| target.name() == name)
     }
 
     /// The configured targets a filter selects, in alphabetical order.
     pub fn select_targets(&self, filter: &str) -> Result<Vec<(TargetKind, &TargetConfig)>> {
-        let configured =
-            self.targets.iter().filter_map(|(name, config)| Some((TargetKind::from_name(name)?, config)));
+        let configured = self.targets.iter().filter_map(|(name, config)| Some((self.target(name)?, config)));
         if filter == ALL_TARGETS {
             return Ok(configured.collect());
         }
-        let wanted = TargetKind::from_name(filter).ok_or_else(|| {
+        let wanted = self.target(filter).ok_or_else(|| {
             let mut allowed = vec![ALL_TARGETS];
-            allowed.extend(TargetKind::ALL.map(TargetKind::name));
+            allowed.extend(self.known_targets().iter().map(|target| target.name()));
             PackError::new(
                 Code::TargetUnsupported,
                 format!("unsupported --target: {filter}; there are {}", allowed.join(", ")),
@@ -371,26 +535,50 @@ impl Manifest {
         }
         Ok(selected)
     }
+
+    fn unknown_target(&self, name: &str, module_id: Option<&str>) -> PackError {
+        let allowed: Vec<&str> = self.known_targets().iter().map(|target| target.name()).collect();
+        let message = match module_id {
+            Some(id) => {
+                format!("module {id} has unsupported target: {name}; there are {}", allowed.join(", "))
+            }
+            None => format!("unsupported target: {name}; there are {}", allowed.join(", ")),
+        };
+        let error = PackError::new(Code::TargetUnsupported, message)
+            .reason("target_not_compiled")
+            .next(&[
+                "inspect_help_json",
+                "edit_manifest_targets",
+                "rebuild_with_target_feature",
+                "retry_command",
+            ])
+            .detail("target", name)
+            .detail("allowed", allowed);
+        match module_id {
+            Some(id) => error.detail("module_id", id),
+            None => error,
+        }
+    }
 }
 
 /// The filter that selects every configured target.
 pub const ALL_TARGETS: &str = "all";
 
-fn unknown_target(name: &str, module_id: Option<&str>) -> PackError {
-    let allowed = TargetKind::ALL.map(TargetKind::name);
-    let message = match module_id {
-        Some(id) => format!("module {id} has unsupported target: {name}; there are {}", allowed.join(", ")),
-        None => format!("unsupported target: {name}; there are {}", allowed.join(", ")),
+/// Refuses options that a target does not have: a misspelt one would otherwise do nothing, without a word.
+fn check_options(target: TargetKind, config: &TargetConfig) -> Result<()> {
+    let allowed = target.options();
+    let Some(name) = config.options.keys().find(|name| !allowed.contains(&name.as_str())) else {
+        return Ok(());
     };
-    let error = PackError::new(Code::TargetUnsupported, message)
-        .reason("target_not_compiled")
-        .next(&["inspect_help_json", "edit_manifest_targets", "rebuild_with_target_feature", "retry_command"])
-        .detail("target", name)
-        .detail("allowed", allowed.to_vec());
-    match module_id {
-        Some(id) => error.detail("module_id", id),
-        None => error,
-    }
+    let known =
+        if allowed.is_empty() { "it has none".to_owned() } else { format!("it has {}", allowed.join(", ")) };
+    Err(PackError::new(
+        Code::ConfigInvalid,
+        format!("target {}: unknown option {name}; {known}", target.name()),
+    )
+    .detail("target", target.name())
+    .detail("option", name.as_str())
+    .detail("allowed", json!(allowed)))
 }
 
 /// Reads the manifest's text; says what to do when there is none.

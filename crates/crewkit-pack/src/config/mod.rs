@@ -5,4 +5,5 @@ pub mod ids;
 pub mod lockfile;
 pub mod manifest;
 pub(crate) mod project;
+pub(crate) mod upgrade;
 pub(crate) mod yaml;

@@ -5,11 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crewkit_core::Code;
+use crewkit_core::{Code, Limits};
 use serde_json::{Value, json};
 
 use crate::config::ids::{self, ModuleIds};
-use crate::config::manifest::{Module, ModuleType, TargetConfig};
+use crate::config::manifest::{Manifest, Module, ModuleScope, ModuleType, TargetConfig};
+use crate::desired::target::by_client::Routes;
 use crate::desired::target::{Places, PromptNaming, Put, RootSpec, TargetKind};
 use crate::env::Env;
 use crate::error::{PackError, Result};
@@ -23,6 +24,7 @@ use crate::source::tree::{Place, TreeFile};
 use crate::state::managed::{self, ManagedFile};
 use crate::state::transaction;
 
+mod rule;
 pub(crate) mod target;
 
 /// Everything that should exist.
@@ -129,28 +131,58 @@ impl Desired {
 
 /// The selected targets with their roots.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct Layout<'a> {
     roots: Vec<(TargetKind, RootSpec)>,
+    /// Which target writes a module, from version 2 on.
+    routes: Option<Routes<'a>>,
 }
 
-impl Layout {
+impl<'a> Layout<'a> {
     /// The roots of `targets`, one entry per directory.
-    pub(crate) fn new(env: &Env, project: &Path, targets: &[(TargetKind, &TargetConfig)]) -> Result<Self> {
+    pub(crate) fn new(
+        env: &'a Env,
+        project: &'a Path,
+        manifest: &'a Manifest,
+        targets: &[(TargetKind, &TargetConfig)],
+    ) -> Result<Self> {
+        let routes = manifest.is_version_2().then(|| Routes::new(env, project, manifest));
         let mut roots: Vec<(TargetKind, RootSpec)> = Vec::new();
         for (target, config) in targets {
-            for mut spec in target.roots(&Places { env, project, config })? {
+            let specs = match &routes {
+                Some(routes) => routes.roots(*target, config)?,
+                None => {
+                    let specs = target.roots(&Places { env, project, config })?;
+                    specs.into_iter().map(|spec| (*target, spec)).collect()
+                }
+            };
+            for (target, mut spec) in specs {
                 spec.path = without_dots(&spec.path);
-                match roots.iter_mut().find(|(kind, root)| kind == target && root.path == spec.path) {
+                match roots.iter_mut().find(|(kind, root)| *kind == target && root.path == spec.path) {
                     Some((_, root)) => {
                         root.scan_extras |= spec.scan_extras;
                         root.puts.append(&mut spec.puts);
                     }
-                    None => roots.push((*target, spec)),
+                    None => roots.push((target, spec)),
                 }
             }
         }
         roots.sort_by(|a, b| (a.0.name(), &a.1.path).cmp(&(b.0.name(), &b.1.path)));
-        Ok(Self { roots })
+        Ok(Self { roots, routes })
+    }
+
+    /// What clients of the config file have no place for, in words.
+    pub(crate) fn homeless(&self, modules: &[&Module]) -> Vec<String> {
+        self.routes.as_ref().map(|routes| routes.homeless(modules)).unwrap_or_default()
+    }
+
+    /// Whether a put of a root of `target` takes `module`.
+    fn accepts(&self, target: TargetKind, put: &(Put, Option<ModuleScope>), module: &Module) -> bool {
+        let (put, scope) = put;
+        takes(put, module.kind)
+            && match &self.routes {
+                Some(routes) => routes.takes(target, put, *scope, module),
+                None => module.is_for(target),
+            }
     }
 
     /// The directories of the roots.
@@ -170,13 +202,11 @@ impl Layout {
 
     /// Whether any root takes `module`. Modules nobody takes are not even read.
     pub(crate) fn takes(&self, module: &Module) -> bool {
-        self.roots.iter().any(|(target, spec)| {
-            module.is_for(*target) && spec.puts.iter().any(|put| takes(put, module.kind))
-        })
+        self.roots.iter().any(|(target, spec)| spec.puts.iter().any(|put| self.accepts(*target, put, module)))
     }
 
     /// Places the modules.
-    pub(crate) fn place(&self, modules: Vec<Material>, text_limit: u64) -> Result<Desired> {
+    pub(crate) fn place(&self, modules: Vec<Material>, limits: &Limits) -> Result<Desired> {
         let placed = parallel::map(&self.roots, |(target, spec)| {
             let mut root = DesiredRoot {
                 target: *target,
@@ -188,9 +218,9 @@ impl Layout {
                 let taken: Vec<(usize, &Material)> = modules
                     .iter()
                     .enumerate()
-                    .filter(|(_, material)| takes(put, material.kind) && is_for(material, *target))
+                    .filter(|(_, material)| self.accepts(*target, put, &material.module))
                     .collect();
-                place(&mut root, put, &taken, text_limit)?;
+                self.put(&mut root, &put.0, &taken, limits)?;
             }
             Ok(root)
         });
@@ -204,13 +234,12 @@ impl Layout {
     }
 }
 
-fn is_for(material: &Material, target: TargetKind) -> bool {
-    material.targets.is_empty() || material.targets.iter().any(|name| name == target.name())
-}
-
 fn takes(put: &Put, kind: ModuleType) -> bool {
     match put {
-        Put::Instructions { .. } | Put::CursorRules => kind == ModuleType::Instructions,
+        Put::Instructions { .. } | Put::CursorRules | Put::Importing { .. } | Put::Rules(_) => {
+            kind == ModuleType::Instructions
+        }
+        Put::CalledSkills { .. } => matches!(kind, ModuleType::Prompt | ModuleType::Command),
         Put::Prompts { .. } => kind == ModuleType::Prompt,
         Put::Commands { .. } => kind == ModuleType::Command,
         Put::Skills { .. } => kind == ModuleType::Skill,
@@ -232,7 +261,38 @@ pub(crate) fn without_dots(path: &Path) -> PathBuf {
     clean
 }
 
-fn place(root: &mut DesiredRoot, put: &Put, modules: &[(usize, &Material)], text_limit: u64) -> Result<()> {
+impl Layout<'_> {
+    /// Places `modules` as `put` says.
+    fn put(
+        &self,
+        root: &mut DesiredRoot,
+        put: &Put,
+        modules: &[(usize, &Material)],
+        limits: &Limits,
+    ) -> Result<()> {
+        let Put::Importing { file } = put else { return place(root, put, modules, limits) };
+        let is_shared = |material: &Material| {
+            self.routes.as_ref().is_some_and(|routes| routes.is_shared(&material.module))
+        };
+        let (shared, own): (Vec<_>, Vec<_>) =
+            modules.iter().copied().partition(|(_, material)| is_shared(material));
+        let path = RelPath::new(*file).map_err(|error| PackError::bug(error.to_string()))?;
+        if shared.is_empty() {
+            return place(root, &Put::Instructions { file }, &own, limits);
+        }
+        let mut text = format!("@{}\n", module::INSTRUCTIONS_FILE);
+        if !own.is_empty() {
+            text += "\n";
+            text += &joined_text(&own, limits.pack_text_bytes)?;
+        }
+        let indices: Vec<usize> = modules.iter().map(|(index, _)| *index).collect();
+        root.files.push(made(path, text, &indices));
+        Ok(())
+    }
+}
+
+fn place(root: &mut DesiredRoot, put: &Put, modules: &[(usize, &Material)], limits: &Limits) -> Result<()> {
+    let text_limit = limits.pack_text_bytes;
     match put {
         Put::Instructions { file } => {
             if !modules.is_empty() {
@@ -246,6 +306,22 @@ fn place(root: &mut DesiredRoot, put: &Put, modules: &[(usize, &Material)], text
                 let body = instructions_text(material, text_limit)?;
                 let path = path_for(&name, material)?;
                 root.files.push(made(path, cursor_rule(&material.id, &body), &[*index]));
+            }
+        }
+        // Its file depends on what others write.
+        Put::Importing { .. } => {}
+        Put::Rules(style) => {
+            for (index, material) in modules {
+                let name = style.file_name(&ids::sanitized(&ids::module_name(&material.id)));
+                let text = rule::text(*style, &material.module, &instructions_text(material, text_limit)?);
+                root.files.push(made(path_for(&name, material)?, text, &[*index]));
+            }
+        }
+        Put::CalledSkills { for_codex } => {
+            for (index, material) in modules {
+                for (path, text) in rule::called_skill(material, *for_codex, limits)? {
+                    root.files.push(made(path_for(&path, material)?, text, &[*index]));
+                }
             }
         }
         Put::Prompts { dir, naming } => place_single_files(root, dir, *naming, modules)?,
@@ -348,6 +424,12 @@ fn joined(path: RelPath, modules: &[(usize, &Material)], limit: u64) -> Result<D
         }
         return Ok(desired);
     }
+    let indices: Vec<usize> = modules.iter().map(|(index, _)| *index).collect();
+    Ok(made(path, joined_text(modules, limit)?, &indices))
+}
+
+/// The instructions of several modules, each marked.
+fn joined_text(modules: &[(usize, &Material)], limit: u64) -> Result<String> {
     let mut sections = Vec::with_capacity(modules.len());
     for (_, material) in modules {
         let mut text = instructions_text(material, limit)?;
@@ -356,8 +438,7 @@ fn joined(path: RelPath, modules: &[(usize, &Material)], limit: u64) -> Result<D
         }
         sections.push(format!("<!-- agentpack:module={} -->\n{text}<!-- /agentpack -->", material.id));
     }
-    let indices: Vec<usize> = modules.iter().map(|(index, _)| *index).collect();
-    Ok(made(path, sections.join("\n\n---\n\n"), &indices))
+    Ok(sections.join("\n\n---\n\n"))
 }
 
 fn cursor_rule(module_id: &str, body: &str) -> String {

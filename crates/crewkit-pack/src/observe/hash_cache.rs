@@ -40,6 +40,8 @@ impl Marks {
     pub const SKILL: Self = Self(1);
     /// The content is a command with all a command needs.
     pub const COMMAND: Self = Self(2);
+    /// The content is a `SKILL.md` that every client takes as it is.
+    pub const SOUND_SKILL: Self = Self(4);
 
     /// Whether all of `other` is known.
     pub fn has(self, other: Self) -> bool {

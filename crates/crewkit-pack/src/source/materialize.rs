@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::client::findings::some_of;
 use crate::config::ids::ModuleIds;
-use crate::config::manifest::{Module, ModuleType, SourceRef};
+use crate::config::manifest::{Module, SourceRef};
 use crate::env::Env;
 use crate::error::{PackError, Result};
 use crate::fs::scan::Base;
 use crate::observe::hash_cache::HashCache;
 use crate::overlay::{self, Overlays, baseline};
 use crate::parallel;
-use crate::source::module;
+use crate::source::module::{self, BrokenRule};
 use crate::source::resolve::Checkout;
 use crate::source::tree::{self, Links, TreeFile};
 use crate::source::{self, LocalPlace, Upstream, resolve};
@@ -25,11 +26,17 @@ pub struct Material {
     pub id: String,
     /// The same, as the list that manifests show with each of its files.
     pub ids: ModuleIds,
-    pub kind: ModuleType,
-    /// The targets it is restricted to.
-    pub targets: Vec<String>,
+    /// What the config file says about it.
+    pub module: Module,
     /// Its files, sorted by path.
     pub files: Vec<Arc<TreeFile>>,
+}
+
+/// A module that was read.
+struct Read {
+    material: Material,
+    warnings: Vec<String>,
+    broken_rules: Vec<BrokenRule>,
 }
 
 /// What materialising needs to know.
@@ -63,15 +70,20 @@ impl Materializer<'_> {
             result
         });
         let mut materials = Vec::with_capacity(results.len());
+        let mut broken: BTreeMap<BrokenRule, Vec<String>> = BTreeMap::new();
         for result in results {
-            let (material, mut noticed) = result?;
+            let Read { material, warnings: mut noticed, broken_rules } = result?;
             warnings.append(&mut noticed);
+            for rule in broken_rules {
+                broken.entry(rule).or_default().push(material.id.clone());
+            }
             materials.push(material);
         }
+        warnings.extend(broken.iter().map(|(rule, ids)| rule.message() + &some_of(ids)));
         Ok(materials)
     }
 
-    fn one(&self, module: &Module, overlays: &Overlays) -> Result<(Material, Vec<String>)> {
+    fn one(&self, module: &Module, overlays: &Overlays) -> Result<Read> {
         let limits = &self.env.limits;
         let mut warnings = Vec::new();
         let upstream = self.upstream_files(module, &mut warnings)?;
@@ -90,16 +102,16 @@ impl Materializer<'_> {
             }
             layered.into_values().collect::<Vec<_>>()
         };
-        module::check(module, &files, limits, self.cache).map_err(|error| named(error, module))?;
+        let broken_rules =
+            module::check(module, &files, limits, self.cache).map_err(|error| named(error, module))?;
         let files = files.into_iter().map(Arc::new).collect();
         let material = Material {
             id: module.id.clone(),
             ids: [module.id.as_str()].into_iter().collect(),
-            kind: module.kind,
-            targets: module.targets.clone(),
+            module: module.clone(),
             files,
         };
-        Ok((material, warnings))
+        Ok(Read { material, warnings, broken_rules })
     }
 
     /// The files of a module's source, verified where there is something to verify against.

@@ -17,21 +17,27 @@ pub const SKILL_FILE: &str = "SKILL.md";
 /// Files operating systems leave in directories people look at.
 const LITTER: [&str; 3] = [".DS_Store", "Thumbs.db", "desktop.ini"];
 
-/// Checks the files of a module, overlays applied.
-pub fn check(module: &Module, files: &[TreeFile], limits: &Limits, cache: &HashCache) -> Result<()> {
+/// Checks the files of a module, overlays applied; returns what some clients will not take as it is.
+pub fn check(
+    module: &Module,
+    files: &[TreeFile],
+    limits: &Limits,
+    cache: &HashCache,
+) -> Result<Vec<BrokenRule>> {
     match module.kind {
-        ModuleType::Instructions => instructions(module, files).map(|_| ()),
-        ModuleType::Prompt => single_file(module, files).map(|_| ()),
+        ModuleType::Instructions => instructions(module, files).map(|_| Vec::new()),
+        ModuleType::Prompt => single_file(module, files).map(|_| Vec::new()),
         ModuleType::Skill => {
             let Some(file) = find(files, SKILL_FILE) else {
                 return Err(config_invalid(module, SKILL_FILE, "is missing SKILL.md")
                     .detail("missing", json!([SKILL_FILE])));
             };
-            if !file.is_marked(Marks::SKILL) {
-                skill(module, &file.read_text(limits.pack_text_bytes)?, file, limits)?;
-                file.mark(Marks::SKILL, cache);
+            if file.is_marked(Marks::SOUND_SKILL) {
+                return Ok(Vec::new());
             }
-            Ok(())
+            let noticed = skill(module, &file.read_text(limits.pack_text_bytes)?, file, limits)?;
+            file.mark(if noticed.is_empty() { Marks::SOUND_SKILL } else { Marks::SKILL }, cache);
+            Ok(noticed)
         }
         ModuleType::Command => {
             let file = single_file(module, files)?;
@@ -39,7 +45,7 @@ pub fn check(module: &Module, files: &[TreeFile], limits: &Limits, cache: &HashC
                 command(module, &file.read_text(limits.pack_text_bytes)?, file, limits)?;
                 file.mark(Marks::COMMAND, cache);
             }
-            Ok(())
+            Ok(Vec::new())
         }
     }
 }
@@ -93,8 +99,8 @@ fn config_invalid(module: &Module, path: &str, what: &str) -> PackError {
         .detail("path", path)
 }
 
-/// A skill needs a name and a description, as agents choose it by them.
-fn skill(module: &Module, text: &str, file: &TreeFile, limits: &Limits) -> Result<()> {
+/// A skill needs a name and a description, as agents choose it by them. Returns what of them breaks the published rules.
+fn skill(module: &Module, text: &str, file: &TreeFile, limits: &Limits) -> Result<Vec<BrokenRule>> {
     let shown = file.shown().display().to_string();
     let wrong = |what: String| config_invalid(module, &shown, &what);
     let frontmatter = match frontmatter(text, limits) {
@@ -131,7 +137,59 @@ fn skill(module: &Module, text: &str, file: &TreeFile, limits: &Limits) -> Resul
             }
         }
     }
-    Ok(())
+    let field = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
+    Ok(unsound(module, field("name"), field("description")))
+}
+
+/// Longest name of a skill.
+const NAME_CHARS: usize = 64;
+/// Longest description of a skill.
+pub(crate) const DESCRIPTION_CHARS: usize = 1024;
+
+/// A published rule that a skill breaks; some clients enforce it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BrokenRule {
+    Name,
+    NameOfDirectory,
+    Description,
+}
+
+impl BrokenRule {
+    /// The rule, and what comes of breaking it.
+    pub(crate) fn message(self) -> String {
+        match self {
+            Self::Name => format!(
+                "the name of a skill has 1 to {NAME_CHARS} of a-z, 0-9 and single hyphens between them; some clients do \
+                 not load another"
+            ),
+            Self::NameOfDirectory => {
+                "a skill is deployed as a directory called like its id; some clients load it only if its own name is the \
+                 same"
+                    .to_owned()
+            }
+            Self::Description => format!(
+                "the description of a skill has {DESCRIPTION_CHARS} characters at most; clients cut the rest or do not \
+                 load it"
+            ),
+        }
+    }
+}
+
+/// What of a skill's name and description breaks the published rules.
+fn unsound(module: &Module, name: &str, description: &str) -> Vec<BrokenRule> {
+    let wrong = [
+        (BrokenRule::Name, !is_skill_name(name)),
+        (BrokenRule::NameOfDirectory, name != crate::config::ids::module_name(&module.id)),
+        (BrokenRule::Description, description.chars().count() > DESCRIPTION_CHARS),
+    ];
+    wrong.into_iter().filter(|(_, is_broken)| *is_broken).map(|(rule, _)| rule).collect()
+}
+
+/// Whether a skill may be called so, by the published rules.
+pub(crate) fn is_skill_name(name: &str) -> bool {
+    let plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let hyphens = name.starts_with('-') || name.ends_with('-') || name.contains("--");
+    plain && !hyphens && (1..=NAME_CHARS).contains(&name.len())
 }
 
 /// A command needs a description, and leave to run a shell when it does.

@@ -41,7 +41,7 @@ pub struct Globals {
     /// Profile of agentpack.yaml.
     #[arg(long, global = true, default_value = "default")]
     pub profile: String,
-    /// Target: codex, `claude_code`, cursor, vscode, jetbrains, zed, `export_dir` or all.
+    /// Target of agentpack.yaml, or all.
     #[arg(long, global = true, default_value = "all")]
     pub target: String,
     /// Machine id for machine overlays (default: detected).
@@ -105,6 +105,21 @@ pub enum PackCommand {
         /// Targets it is for, separated by commas (default: all).
         #[arg(long, value_delimiter = ',')]
         targets: Vec<String>,
+    },
+    /// Take agentpack.yaml and what was deployed from it to version 2; without --apply only show what would change.
+    Migrate {
+        /// Do it: the config file and all deployed files, or nothing.
+        #[arg(long, conflicts_with = "undo")]
+        apply: bool,
+        /// Take the newest migration back.
+        #[arg(long)]
+        undo: bool,
+        /// Allow overwriting existing files that are not managed yet; a backup is kept.
+        #[arg(long, conflicts_with = "undo")]
+        adopt: bool,
+        /// Whom modules are for that do not say so (default: the project, unless every target was for the user alone).
+        #[arg(long, value_parser = ["user", "project"], conflicts_with = "undo")]
+        scope: Option<String>,
     },
     /// Remove a module from agentpack.yaml, keeping its comments and order.
     Remove {

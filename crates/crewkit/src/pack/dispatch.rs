@@ -9,8 +9,8 @@ use crewkit_core::{Code, Limits, Toolset};
 use crewkit_pack::PackError;
 use crewkit_pack::commands::Select;
 use crewkit_pack::commands::{
-    Add, Consent, Deploy, Explain, ExplainClient, Init, OverlayEdit, OverlayRef, OverlayScope, Pack, Planned,
-    Prune, Update,
+    Add, Consent, Deploy, Explain, ExplainClient, Init, Migrate, Migrated, ModuleScope, OverlayEdit,
+    OverlayRef, OverlayScope, Pack, Planned, Prune, Update,
 };
 use crewkit_pack::envelope::{self, Answer, CommandName};
 use crewkit_pack::plan::status::Kind;
@@ -106,6 +106,10 @@ impl Run<'_> {
                     format!("Added {} to {}\n", data.module_id, data.manifest.display())
                 })
             }
+            PackCommand::Migrate { apply, undo, adopt, scope } => {
+                let scope = scope.as_deref().and_then(ModuleScope::from_name);
+                self.migrate(apply, undo, adopt, scope)
+            }
             PackCommand::Remove { module_id } => {
                 let outcome = self.pack.remove(select, &module_id, self.consent());
                 self.finish(&name(&["remove"]), outcome, |data, _| {
@@ -156,6 +160,36 @@ impl Run<'_> {
             // Answered before the surroundings were looked at.
             PackCommand::Completions { .. } | PackCommand::Mcp(_) => Exit::Ok,
         }
+    }
+
+    fn migrate(&self, apply: bool, undo: bool, adopt: bool, scope: Option<ModuleScope>) -> Exit {
+        let command = name(&["migrate"]);
+        if undo {
+            if !self.json && !self.yes && !self.select.dry_run && !ask::yes("Take the migration back?") {
+                output::data_line("Aborted");
+                return Exit::Ok;
+            }
+            let outcome = self.pack.undo_migration(&self.select, self.consent());
+            let command = command.with_variant("--undo");
+            return self.finish(&command, outcome, |data, _| render::rolled_back(data));
+        }
+        let applies = apply && !self.select.dry_run;
+        let migrate = |apply| self.pack.migrate(&self.select, Migrate { apply, adopt, scope });
+        let text = |data: &Migrated, style| render::migrated(data, style, self.program);
+        if applies && !self.json && !self.yes {
+            let shown = migrate(None);
+            let can_go_on = shown.as_ref().is_ok_and(|answer| answer.data.config.is_some());
+            let exit = self.finish(&command, shown, text);
+            if !can_go_on {
+                return exit;
+            }
+            if !ask::yes("Migrate?") {
+                output::data_line("Aborted");
+                return Exit::Ok;
+            }
+        }
+        let command = if applies { command.with_variant("--apply") } else { command };
+        self.finish(&command, migrate(applies.then(|| self.consent())), text)
     }
 
     fn explain(&self, what: ExplainArgs) -> Exit {

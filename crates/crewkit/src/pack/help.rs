@@ -6,9 +6,10 @@ use crewkit_pack::commands::{Argument, CommandRow, GLOBAL_ARGUMENTS};
 use super::args::Agentpack;
 
 /// Every word a command consists of, for names in answers.
-pub(super) const KNOWN_WORDS: [&str; 28] = [
+pub(super) const KNOWN_WORDS: [&str; 29] = [
     "init",
     "add",
+    "migrate",
     "remove",
     "lock",
     "fetch",

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use crewkit_pack::PackError;
 use crewkit_pack::commands::{
-    ClientView, Explained, Fetched, Health, ModulesLocked, OverlayEdited, OverlayRebased, Planned, Preview,
-    PreviewPlan, RolledBack, Snapshots, Status, UpdateDetail, Updated,
+    ClientView, Explained, Fetched, Health, Migrated, ModulesLocked, OverlayEdited, OverlayRebased, Planned,
+    Preview, PreviewPlan, RolledBack, Snapshots, Status, UpdateDetail, Updated,
 };
 use crewkit_pack::plan::status::{self, Kind};
 use crewkit_pack::plan::{Op, Owner, Plan, Summary};
@@ -47,6 +47,26 @@ pub(super) fn deployed(deployed: &Planned, style: Style) -> String {
         (None, Some(_)) => "No changes\n".to_owned(),
         (None, None) => shown(),
     }
+}
+
+/// What a migration changes: files, and the config file.
+pub(super) fn migrated(migrated: &Migrated, style: Style, program: &str) -> String {
+    let Some(config) = &migrated.config else {
+        return format!("{} is of version 2 already\n", migrated.manifest.display());
+    };
+    let planned = &migrated.planned;
+    let mut out = plan(&planned.changes, planned.summary, style);
+    match (&planned.snapshot_id, &migrated.undo) {
+        (Some(id), _) => {
+            let _ = writeln!(out, "Migrated {}. Snapshot: {id}", migrated.manifest.display());
+            let _ = writeln!(out, "`{program} migrate --undo` takes it back.");
+        }
+        _ => {
+            let _ = writeln!(out, "{} would become:\n\n{config}", migrated.manifest.display());
+            let _ = writeln!(out, "`{program} migrate --apply` does it.");
+        }
+    }
+    out
 }
 
 pub(super) fn preview(preview: &Preview, style: Style) -> String {
@@ -212,6 +232,9 @@ pub(super) fn client_view(view: &ClientView, style: Style) -> String {
         let name = if part.kind == "instructions" { String::new() } else { format!("{}  ", part.name) };
         let _ = write!(out, "  {sign} {name}{}", part.path.display());
         let _ = write!(out, "{}", style.dim(&format!("  {}, {} B, {source}", part.scope, part.bytes)));
+        if part.called && part.kind == "skill" {
+            let _ = write!(out, "{}", style.dim(", only when you call it"));
+        }
         if let Some(importer) = &part.imported_by {
             let _ = write!(out, "{}", style.dim(&format!(", imported by {}", importer.display())));
         }

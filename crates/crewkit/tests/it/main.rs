@@ -20,6 +20,7 @@ mod in_process;
 mod killed;
 mod local_models;
 mod pack;
+mod real_clients;
 mod resources;
 mod runs;
 #[cfg(target_os = "linux")]

@@ -85,6 +85,17 @@ impl World {
         Ok(())
     }
 
+    /// The same modules for 8 targets of version 2, each of which writes skills of its own or reads the shared ones.
+    pub(super) fn use_version_2(&self) -> Result<()> {
+        let path = self.repo().join("agentpack.yaml");
+        let text = fs::read_to_string(&path)?;
+        let (_, modules) = text.split_once("modules:\n").context("a manifest has modules")?;
+        let names = ["agents", "claude_code", "codex", "cursor", "vscode", "opencode", "kiro", "junie"];
+        let targets: String = names.iter().map(|name| format!("  {name}: {{}}\n")).collect();
+        let head = format!("version: 2\nprofiles:\n  default: {{include_tags: [base]}}\ntargets:\n{targets}");
+        Ok(fs::write(&path, format!("{head}modules:\n{modules}"))?)
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

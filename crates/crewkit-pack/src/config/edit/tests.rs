@@ -6,14 +6,9 @@ const HEAD: &str =
     "# my pack\nversion: 1\nprofiles: {default: {include_tags: [base]}}  # all\nfuture_key: kept\n";
 
 fn module(id: &str) -> Module {
-    Module {
-        id: id.to_owned(),
-        kind: crate::config::manifest::ModuleType::Skill,
-        enabled: true,
-        tags: vec!["base".to_owned()],
-        targets: Vec::new(),
-        source: spec::parse("local:modules/x").unwrap(),
-    }
+    let kind = crate::config::manifest::ModuleType::Skill;
+    let source = spec::parse("local:modules/x").unwrap();
+    Module { tags: vec!["base".to_owned()], ..Module::new(id.to_owned(), kind, source) }
 }
 
 fn added(text: &str, id: &str) -> String {

@@ -15,7 +15,7 @@ use crate::fs::atomic;
 use crate::fs::hash::Digest;
 
 /// Raised when the meaning of a manifest's members changes; older files are then ignored.
-const MAGIC: [u8; 8] = *b"crewmf01";
+const MAGIC: [u8; 8] = *b"crewmf02";
 const HEADER: usize = 8 + 32 + 32;
 
 /// Shorter texts are parsed faster than another file is opened.

@@ -4,8 +4,8 @@ use super::{Places, Put, RootSpec};
 
 pub(super) fn roots(places: &Places<'_>) -> Vec<RootSpec> {
     let config = places.config;
-    let user = (config.scope.user(), places.env.home.as_path(), "write_user_commands", "write_user_skills");
-    let project = (config.scope.project(), places.project, "write_repo_commands", "write_repo_skills");
+    let user = (config.scope().user(), places.env.home.as_path(), "write_user_commands", "write_user_skills");
+    let project = (config.scope().project(), places.project, "write_repo_commands", "write_repo_skills");
     let mut roots = Vec::new();
     for (in_scope, base, commands, skills) in [user, project] {
         if in_scope && config.flag(commands, true) {

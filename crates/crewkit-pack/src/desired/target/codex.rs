@@ -12,7 +12,7 @@ pub(super) fn roots(places: &Places<'_>) -> Vec<RootSpec> {
         }
     });
     let mut roots = Vec::new();
-    if config.scope.user() {
+    if config.scope().user() {
         if config.flag("write_agents_global", true) {
             roots.push(RootSpec::new(home.clone(), false, vec![Put::Instructions { file: "AGENTS.md" }]));
         }
@@ -24,7 +24,7 @@ pub(super) fn roots(places: &Places<'_>) -> Vec<RootSpec> {
             roots.push(RootSpec::new(home.join("skills"), true, vec![Put::Skills { dir: "" }]));
         }
     }
-    if config.scope.project() {
+    if config.scope().project() {
         if config.flag("write_agents_repo_root", true) {
             let instructions = Put::Instructions { file: "AGENTS.md" };
             roots.push(RootSpec::new(places.project.to_owned(), false, vec![instructions]));

@@ -27,7 +27,7 @@ pub(super) fn roots(places: &Places<'_>) -> Result<Vec<RootSpec>> {
             ],
         )
     };
-    Ok(match (config.scope.user(), config.scope.project()) {
+    Ok(match (config.scope().user(), config.scope().project()) {
         (true, true) => vec![spec(base.join("user")), spec(base.join("project"))],
         _ => vec![spec(base)],
     })

@@ -4,10 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::manifest::TargetConfig;
+use crate::client::RuleStyle;
+use crate::config::manifest::{ModuleScope, TargetConfig};
 use crate::env::Env;
 use crate::error::Result;
 
+pub(super) mod by_client;
 mod claude_code;
 mod codex;
 mod cursor;
@@ -29,17 +31,79 @@ pub enum TargetKind {
     Zed,
     /// A plain directory, for everything else.
     ExportDir,
+    /// What clients share: `AGENTS.md` and `.agents/skills`.
+    Agents,
+    CopilotCli,
+    Opencode,
+    Gemini,
+    Antigravity,
+    Junie,
+    Windsurf,
+    Amp,
+    Goose,
+    Kiro,
+    Cline,
+    Qwen,
+    Factory,
 }
 
 impl TargetKind {
     /// Every target, in the order help lists them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 20] = [
         Self::Codex,
         Self::ClaudeCode,
         Self::Cursor,
         Self::Vscode,
         Self::Jetbrains,
         Self::Zed,
+        Self::ExportDir,
+        Self::Agents,
+        Self::CopilotCli,
+        Self::Opencode,
+        Self::Gemini,
+        Self::Antigravity,
+        Self::Junie,
+        Self::Windsurf,
+        Self::Amp,
+        Self::Goose,
+        Self::Kiro,
+        Self::Cline,
+        Self::Qwen,
+        Self::Factory,
+    ];
+
+    /// The targets of version 1 of the config file.
+    pub const VERSION_1: [Self; 7] = [
+        Self::Codex,
+        Self::ClaudeCode,
+        Self::Cursor,
+        Self::Vscode,
+        Self::Jetbrains,
+        Self::Zed,
+        Self::ExportDir,
+    ];
+
+    /// The targets of version 2, in the order in which they are asked whether they place a module: a client that reads
+    /// what an earlier one writes gets nothing of its own. `jetbrains` is called `junie` there.
+    pub const VERSION_2: [Self; 19] = [
+        Self::Agents,
+        Self::ClaudeCode,
+        Self::Codex,
+        Self::Cursor,
+        Self::Vscode,
+        Self::CopilotCli,
+        Self::Opencode,
+        Self::Gemini,
+        Self::Antigravity,
+        Self::Zed,
+        Self::Junie,
+        Self::Windsurf,
+        Self::Amp,
+        Self::Goose,
+        Self::Kiro,
+        Self::Cline,
+        Self::Qwen,
+        Self::Factory,
         Self::ExportDir,
     ];
 
@@ -53,6 +117,19 @@ impl TargetKind {
             Self::Jetbrains => "jetbrains",
             Self::Zed => "zed",
             Self::ExportDir => "export_dir",
+            Self::Agents => "agents",
+            Self::CopilotCli => "copilot_cli",
+            Self::Opencode => "opencode",
+            Self::Gemini => "gemini",
+            Self::Antigravity => "antigravity",
+            Self::Junie => "junie",
+            Self::Windsurf => "windsurf",
+            Self::Amp => "amp",
+            Self::Goose => "goose",
+            Self::Kiro => "kiro",
+            Self::Cline => "cline",
+            Self::Qwen => "qwen",
+            Self::Factory => "factory",
         }
     }
 
@@ -66,7 +143,16 @@ impl TargetKind {
         matches!(self, Self::Codex | Self::ClaudeCode | Self::ExportDir)
     }
 
-    /// Its roots, and what goes where.
+    /// The options it has from version 2 on.
+    pub const fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::ClaudeCode => &[by_client::CLAUDE_MD],
+            Self::ExportDir => &["root", "scan_extras"],
+            _ => &[],
+        }
+    }
+
+    /// Its roots in version 1, and what goes where.
     pub fn roots(self, places: &Places<'_>) -> Result<Vec<RootSpec>> {
         Ok(match self {
             Self::Codex => codex::roots(places),
@@ -76,6 +162,8 @@ impl TargetKind {
             Self::Jetbrains => jetbrains::roots(places),
             Self::Zed => zed::roots(places),
             Self::ExportDir => export_dir::roots(places)?,
+            // Unknown to version 1.
+            _ => Vec::new(),
         })
     }
 }
@@ -98,13 +186,13 @@ pub struct RootSpec {
     pub path: PathBuf,
     /// Whether files nobody manages are reported; only where the directory is for our kind of file alone.
     pub scan_extras: bool,
-    /// What goes in it.
-    pub puts: Vec<Put>,
+    /// What goes in it, and for whom modules must be to go there; nothing means for whomever.
+    pub puts: Vec<(Put, Option<ModuleScope>)>,
 }
 
 impl RootSpec {
     fn new(path: PathBuf, scan_extras: bool, puts: Vec<Put>) -> Self {
-        Self { path, scan_extras, puts }
+        Self { path, scan_extras, puts: puts.into_iter().map(|put| (put, None)).collect() }
     }
 }
 
@@ -116,8 +204,20 @@ pub enum Put {
         /// The file's name.
         file: &'static str,
     },
-    /// One Cursor rule per instructions module.
+    /// One Cursor rule per instructions module, as version 1 writes them.
     CursorRules,
+    /// One file that imports `AGENTS.md` and holds the instructions that are not in it.
+    Importing {
+        /// The file's name.
+        file: &'static str,
+    },
+    /// One rule per instructions module.
+    Rules(RuleStyle),
+    /// Each prompt and command as a skill that only the user calls.
+    CalledSkills {
+        /// Whether Codex reads the directory, which wants a file beside the skill to know.
+        for_codex: bool,
+    },
     /// Each prompt as a file.
     Prompts {
         /// The directory.

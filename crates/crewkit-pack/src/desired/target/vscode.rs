@@ -4,7 +4,7 @@ use super::{Places, PromptNaming, Put, RootSpec};
 
 pub(super) fn roots(places: &Places<'_>) -> Vec<RootSpec> {
     let mut roots = Vec::new();
-    if !places.config.scope.project() {
+    if !places.config.scope().project() {
         return roots;
     }
     let base = places.project.join(".github");

@@ -22,7 +22,7 @@ fn outcome(kind: &str, files: &[(&str, &str)]) -> String {
         .collect();
     let cache = HashCache::in_memory(Arc::new(SystemTime::now));
     match check(&module, &files, &Limits::default(), &cache) {
-        Ok(()) => "ok".to_owned(),
+        Ok(_) => "ok".to_owned(),
         Err(error) => format!("{} {error}", error.code()),
     }
 }
@@ -112,5 +112,23 @@ fn content_must_fit_the_type() {
     ];
     for (kind, files, want) in cases {
         assert_eq!(outcome(kind, files), *want, "{kind} {files:?}");
+    }
+}
+
+#[test]
+fn skills_are_checked_by_the_published_rules() {
+    let broken = |id: &str, name: &str, description: &str| {
+        let module: Module = serde_json::from_value(json!({
+            "id": id, "type": "skill", "source": {"local_path": {"path": "m"}}
+        }))
+        .unwrap();
+        unsound(&module, name, description)
+    };
+    let long = "d".repeat(1025);
+    assert_eq!(broken("skill:a-b2", "a-b2", "d"), []);
+    assert_eq!(broken("skill:a-b2", "a-b2", &long[1..]), []);
+    assert_eq!(broken("skill:x", "a", &long), [BrokenRule::NameOfDirectory, BrokenRule::Description]);
+    for name in ["A", "a_b", "-a", "a-", "a--b", "", &"a".repeat(65)] {
+        assert_eq!(broken(&format!("skill:{name}"), name, "d"), [BrokenRule::Name], "{name}");
     }
 }

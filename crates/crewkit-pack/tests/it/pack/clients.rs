@@ -215,11 +215,7 @@ fn imports_nested_directories_and_moved_directories() {
     place.git("proj", &["init", "-q"]);
     assert_eq!(
         lines(&place, &view(&place, "claude_code", None)),
-        [
-            "read instructions proj/CLAUDE.md",
-            "read instructions proj/AGENTS.md",
-            "hidden instructions proj/AGENTS.md"
-        ]
+        ["read instructions proj/CLAUDE.md", "read instructions proj/AGENTS.md"]
     );
     assert_eq!(
         lines(&place, &view(&place, "codex", Some("proj/sub"))),

@@ -26,29 +26,40 @@ fn added_modules_deploy_and_removed_ones_go() {
     let place = Place::new();
     place.pack().init(&all(), Init::default(), Consent::Given).unwrap();
     place.source("modules/skills/foo/SKILL.md", SKILL);
-    let add = Add {
-        kind: "skill".to_owned(),
-        source: "local:modules/skills/foo".to_owned(),
-        id: None,
-        tags: vec!["base".to_owned()],
-        targets: vec!["codex".to_owned()],
-    };
     let commented = fs::read_to_string(place.repo("agentpack.yaml"))
         .unwrap()
-        .replace("modules:", "# my modules\nmodules:");
+        .replace("modules: []", "# my modules\nmodules: []");
     fs::write(place.repo("agentpack.yaml"), commented).unwrap();
-    place.pack().add(&all(), &add, Consent::Given).unwrap();
-    assert!(fs::read_to_string(place.repo("agentpack.yaml")).unwrap().contains("# my modules\n"));
+    for (kind, source) in [
+        ("instructions", "local:modules/instructions/base"),
+        ("skill", "local:modules/skills/foo"),
+        ("prompt", "local:modules/prompts/draftpr.md"),
+        ("command", "local:modules/commands/ap-plan.md"),
+    ] {
+        let add = Add {
+            kind: kind.to_owned(),
+            source: source.to_owned(),
+            id: None,
+            tags: vec!["base".to_owned()],
+            targets: Vec::new(),
+        };
+        place.pack().add(&all(), &add, Consent::Given).unwrap();
+    }
+    let text = fs::read_to_string(place.repo("agentpack.yaml")).unwrap();
+    assert!(text.contains("# my modules\n") && text.starts_with("# What to give"), "{text}");
     apply(&place.pack()).unwrap();
-    assert_eq!(place.read("proj/.codex/skills/foo/SKILL.md"), SKILL);
+    assert_eq!(place.read("proj/.agents/skills/foo/SKILL.md"), SKILL);
+    assert_eq!(place.read("proj/CLAUDE.md"), "@AGENTS.md\n");
+    assert!(place.path("proj/.claude/skills/draftpr/SKILL.md").exists());
+    assert!(place.path("proj/.claude/skills/ap-plan/SKILL.md").exists());
     place.pack().remove(&all(), "skill:foo", Consent::Given).unwrap();
     let plan = place.pack().plan(&all()).unwrap();
     assert_eq!(
         changes(&plan, &place.base()),
-        ["delete home/.codex/skills/foo/SKILL.md", "delete proj/.codex/skills/foo/SKILL.md"]
+        ["delete proj/.agents/skills/foo/SKILL.md", "delete proj/.claude/skills/foo/SKILL.md"]
     );
     apply(&place.pack()).unwrap();
-    assert!(!place.path("proj/.codex/skills/foo").exists());
+    assert!(!place.path("proj/.agents/skills/foo").exists());
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn manifests() {
     let module = "{id: a, type: skill, source: {local_path: {path: m}}}";
     for (text, want, part) in [
         ("version: [".to_owned(), Code::ConfigInvalid, "agentpack.yaml: "),
-        ("version: 2\nprofiles: {default: {}}".to_owned(), Code::ConfigUnsupportedVersion, "2"),
+        ("version: 3\nprofiles: {default: {}}".to_owned(), Code::ConfigUnsupportedVersion, "3"),
         ("version: one".to_owned(), Code::ConfigInvalid, "line 1"),
         ("version: 1\nprofiles: {}".to_owned(), Code::ConfigInvalid, "default"),
         (format!("{head}targets: {{nope: {{mode: files, scope: user}}}}"), Code::TargetUnsupported, "nope"),

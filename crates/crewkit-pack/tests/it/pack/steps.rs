@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crewkit_core::Code;
-use crewkit_pack::commands::{Consent, Deploy, Pack};
+use crewkit_pack::commands::{Consent, Deploy, Migrate, Pack};
 use crewkit_pack::fs::hash::Digest;
 use crewkit_pack::plan::status::Kind;
 use crewkit_pack::state::home::StateHome;
@@ -19,9 +19,11 @@ use super::place::{Place, all};
 use crate::sweep::Dice;
 
 const CHILD: &str = "pack::steps::deploys_as_a_child";
+const MIGRATE: Migrate = Migrate { apply: Some(Consent::Given), adopt: true, scope: None };
 const TARGETS: &str = "{codex: {mode: files, scope: both}, claude_code: {mode: files, scope: both, options: {write_user_skills: true, write_repo_skills: true}}}";
 /// The roots of each target. A manifest elsewhere, left where a link used to lead, is nobody's business.
-const ROOTS: [(&str, &str); 7] = [
+const VERSION_1_ROOTS: usize = 7;
+const ROOTS: [(&str, &str); 10] = [
     ("codex", "proj"),
     ("codex", "proj/.codex/skills"),
     ("codex", "home/.codex"),
@@ -29,9 +31,12 @@ const ROOTS: [(&str, &str); 7] = [
     ("claude_code", "proj/.claude/skills"),
     ("claude_code", "home/.claude/skills"),
     ("claude_code", "home/.claude/commands"),
+    ("agents", "proj"),
+    ("agents", "proj/.agents/skills"),
+    ("claude_code", "proj"),
 ];
 /// Places a user may meddle with: most of them are ours at times.
-const PLACES: [&str; 9] = [
+const PLACES: [&str; 11] = [
     "proj/AGENTS.md",
     "proj/.codex/skills/s0/SKILL.md",
     "proj/.codex/skills/s1/notes.md",
@@ -41,11 +46,16 @@ const PLACES: [&str; 9] = [
     "home/.codex/skills/own/SKILL.md",
     "home/.claude/skills/s1/SKILL.md",
     "home/.claude/skills/s2/notes.md",
+    "proj/.agents/skills/s0/SKILL.md",
+    "proj/CLAUDE.md",
 ];
 
 struct Walk {
     place: Place,
     dice: Dice,
+    /// Two targets share a directory through a link. Such a walk stays in version 1: there both want the same files, so that
+    /// a rollback, which may know of a shared file from one of them alone, cannot leave one that nobody wants.
+    shares: bool,
     /// For each skill: the version of its text, and the targets it is for; nothing when it is not listed.
     skills: [Option<(u64, &'static str)>; 4],
     /// What the user wrote and nobody but we can have touched since.
@@ -54,6 +64,7 @@ struct Walk {
     away: Option<&'static str>,
     count: u64,
     deployed: usize,
+    migrated: usize,
     log: Vec<String>,
 }
 
@@ -72,7 +83,11 @@ fn pack_at(base: &Path) -> Pack {
 #[ignore = "a child process of the walk"]
 fn deploys_as_a_child() {
     let base = PathBuf::from(std::env::var("CREWKIT_TEST_BASE").unwrap());
-    let _ = pack_at(&base).deploy(&all(), &deploy(true));
+    if std::env::var_os("CREWKIT_TEST_MIGRATES").is_some() {
+        let _ = pack_at(&base).migrate(&all(), MIGRATE);
+    } else {
+        let _ = pack_at(&base).deploy(&all(), &deploy(true));
+    }
 }
 
 impl Walk {
@@ -82,16 +97,18 @@ impl Walk {
         let walk = Self {
             place,
             dice: Dice::new(seed),
+            shares: seed.is_multiple_of(2),
             skills,
             saved: BTreeSet::new(),
             away: None,
             count: 0,
             deployed: 0,
+            migrated: 0,
             log: Vec::new(),
         };
+        walk.place.source("agentpack.yaml", "version: 1\n");
         walk.write_sources();
-        if seed.is_multiple_of(2) {
-            // Two targets share a directory.
+        if walk.shares {
             fs::create_dir_all(walk.place.path("home/.codex/skills")).unwrap();
             fs::create_dir_all(walk.place.path("home/.claude")).unwrap();
             symlink("../.codex/skills", walk.place.path("home/.claude/skills")).unwrap();
@@ -118,7 +135,19 @@ impl Walk {
                 let _ = fs::remove_file(notes);
             }
         }
+        let is_version_2 = self.is_version_2();
         self.place.manifest(TARGETS, &modules.iter().map(String::as_str).collect::<Vec<_>>());
+        if is_version_2 {
+            let text = self.place.read("home/.agentpack/repo/agentpack.yaml");
+            let text = text.replace("version: 1", "version: 2");
+            let text = text.replace(TARGETS, "{agents: {}, claude_code: {}, codex: {}}");
+            self.place.source("agentpack.yaml", &text);
+        }
+    }
+
+    /// What the config file says: a migration, or its being taken back, changes it.
+    fn is_version_2(&self) -> bool {
+        self.place.read("home/.agentpack/repo/agentpack.yaml").starts_with("version: 2")
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -170,8 +199,13 @@ impl Walk {
             }
             8 => self.relink(),
             9 => self.move_away_or_back(),
-            10..=11 => self.kill(),
-            12..=13 => self.rollback(),
+            10 => self.kill(false),
+            11 => {
+                let migrates = !self.shares && self.dice.below(2) == 0;
+                self.kill(migrates);
+            }
+            12 => self.rollback(),
+            13 => self.migrate(),
             _ => {
                 let adopt = self.dice.below(2) == 0;
                 self.deploy(adopt);
@@ -214,7 +248,45 @@ impl Walk {
         }
     }
 
-    fn kill(&mut self) {
+    fn migrate(&mut self) {
+        if self.shares {
+            return;
+        }
+        let pack = pack_at(&self.place.base());
+        if self.is_version_2() && self.dice.below(2) == 0 {
+            match pack.undo_migration(&all(), Consent::Given) {
+                Ok(_) => {}
+                Err(error) => {
+                    let known = [
+                        Code::TargetEscape,
+                        Code::TargetNotAFile,
+                        Code::DesiredStateConflict,
+                        Code::SnapshotNotFound,
+                    ];
+                    assert!(known.contains(&error.code()), "step {}: undo: {error}", self.count);
+                }
+            }
+            return;
+        }
+        match pack.migrate(&all(), MIGRATE) {
+            Ok(done) => {
+                assert!(self.is_version_2(), "step {}", self.count);
+                self.migrated += usize::from(done.data.config.is_some());
+                // What was left alone is the user's now; everything else is as it should be.
+                let plan = pack.plan(&all()).unwrap();
+                let left: BTreeSet<PathBuf> = done.data.left_alone.into_iter().collect();
+                let open = plan.data.changes.changes.iter().map(|change| plan.data.changes.place(change));
+                let open: Vec<PathBuf> = open.filter(|path| !left.contains(path)).collect();
+                assert!(done.data.config.is_none() || open.is_empty(), "step {}: {open:?}", self.count);
+            }
+            Err(error) => {
+                let refusals = [Code::TargetEscape, Code::TargetNotAFile];
+                assert!(refusals.contains(&error.code()), "step {}: migrate: {error}", self.count);
+            }
+        }
+    }
+
+    fn kill(&mut self, migrates: bool) {
         let call = self.pick(&["renameat2", "unlinkat", "syncfs", "mkdirat"]);
         let nth = 1 + self.dice.below(if call == "syncfs" { 3 } else { 24 });
         let mut command = Command::new("strace");
@@ -223,6 +295,9 @@ impl Walk {
             .args(["-e", &format!("inject={call}:signal=KILL:when={nth}"), "--"])
             .arg(std::env::current_exe().unwrap());
         command.args(["--exact", CHILD, "--ignored", "--quiet"]).env("CREWKIT_TEST_BASE", self.place.base());
+        if migrates {
+            command.env("CREWKIT_TEST_MIGRATES", "1");
+        }
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
     }
 
@@ -286,7 +361,9 @@ impl Walk {
     }
 
     fn manifests_are_true(&self, what: &str) {
-        for (target, root) in ROOTS {
+        // Version 2 clears up after version 1, and not the other way round.
+        let roots = if self.is_version_2() { &ROOTS[..] } else { &ROOTS[..VERSION_1_ROOTS] };
+        for (target, root) in roots {
             let root = self.place.path(root);
             let Ok(bytes) = fs::read(root.join(format!(".agentpack.manifest.{target}.json"))) else {
                 continue;
@@ -353,7 +430,7 @@ fn a_user_and_the_commands_never_take_anything_from_each_other() {
     let steps =
         std::env::var("CREWKIT_WALK_STEPS").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(400);
     let seed = std::env::var("CREWKIT_WALK_SEED").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
-    let (mut walked, mut deployed) = (0, 0);
+    let (mut walked, mut deployed, mut migrated) = (0, 0, 0);
     for seed in seed.. {
         let mut walk = Walk::new(seed);
         for _ in 0..100 {
@@ -365,9 +442,11 @@ fn a_user_and_the_commands_never_take_anything_from_each_other() {
         }
         walked += walk.count;
         deployed += walk.deployed;
+        migrated += walk.migrated;
         if walked >= steps {
             break;
         }
     }
+    assert!(migrated > 0, "no migration succeeded in {walked} steps");
     assert!(deployed as u64 > walked / 20, "only {deployed} deploys succeeded in {walked} steps");
 }
