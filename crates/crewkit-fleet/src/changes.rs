@@ -40,6 +40,7 @@ pub struct AgentDiff {
     pub files: Vec<FileDiff>,
     /// Give it as `after` for what comes next; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub next: Option<String>,
     /// Files that could not be read, as git tells it.
     #[serde(skip_serializing_if = "Vec::is_empty")]

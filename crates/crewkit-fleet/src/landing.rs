@@ -79,6 +79,7 @@ pub struct Landing {
     pub outcome: LandOutcome,
     /// Give it as `plan` to carry this out; it is refused when base or agent changed since.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub plan: Option<String>,
     /// How the work gets onto the base.
     pub strategy: Strategy,

@@ -42,11 +42,10 @@ const PROJECT_LIST: &str = r#"{"type":"object","properties":{"projects":{"type":
 const LOGS: &str =
     r#"{"type":"object","properties":{"logs":{"type":"array"},"total_pages":{"type":"integer"}}}"#;
 
-const CHANGES: &str =
-    r#"{"type":"object","properties":{"files":{"type":"array"},"next":{"type":["string","null"]}}}"#;
+const CHANGES: &str = r#"{"type":"object","properties":{"files":{"type":"array"},"next":{"type":"string"}}}"#;
 
 const LANDING: &str =
-    r#"{"type":"object","properties":{"outcome":{"type":"string"},"plan":{"type":["string","null"]}}}"#;
+    r#"{"type":"object","properties":{"outcome":{"type":"string"},"plan":{"type":"string"}}}"#;
 
 /// The rows, in the order of the contract; what it does not know comes last.
 #[expect(clippy::too_many_lines, reason = "a table is as long as it has rows")]

@@ -83,7 +83,7 @@ fn simplify(schema: &mut Value, nulls: Nulls) {
     if let Some(Value::String(description)) = fields.get_mut("description") {
         *description = description.replace('\n', " ");
     }
-    for key in ["properties", "items", "anyOf"] {
+    for key in ["properties", "items", "anyOf", "oneOf"] {
         match fields.get_mut(key) {
             Some(Value::Object(properties)) if key == "properties" => {
                 properties.values_mut().for_each(|property| simplify(property, nulls));
@@ -94,9 +94,21 @@ fn simplify(schema: &mut Value, nulls: Nulls) {
         }
     }
     name_variants(fields);
-    if nulls == Nulls::Dropped {
-        drop_null(fields);
+    match nulls {
+        Nulls::Kept => split_null(fields),
+        Nulls::Dropped => drop_null(fields),
     }
+}
+
+/// Writes "a value or `null`" as two forms: some clients read a single `type` only.
+fn split_null(fields: &mut JsonObject) {
+    if !matches!(fields.get("type"), Some(Value::Array(types)) if types.iter().any(|name| name == "null")) {
+        return;
+    }
+    let mut form = std::mem::take(fields);
+    fields.extend(form.shift_remove_entry("description"));
+    drop_null(&mut form);
+    fields.insert("anyOf".to_owned(), json!([form, {"type": "null"}]));
 }
 
 /// Writes the variants of an enum as a list of names, without the description of each.
@@ -189,5 +201,23 @@ mod tests {
             "tags": {"type": "array", "items": {"type": "string"}},
         }});
         assert_eq!(Value::Object(schema), expected);
+    }
+
+    #[derive(serde::Serialize, JsonSchema)]
+    struct Answer {
+        /// What comes next.
+        next: Option<String>,
+        tags: Option<Vec<String>>,
+    }
+
+    #[test]
+    fn a_field_that_may_be_null_has_one_form_for_each_type() {
+        let schema = Schema::of_output::<Answer>().to_object().unwrap();
+        let tags = json!({"type": "array", "items": {"type": "string"}});
+        let expected = json!({
+            "next": {"description": "What comes next.", "anyOf": [{"type": "string"}, {"type": "null"}]},
+            "tags": {"anyOf": [tags, {"type": "null"}]},
+        });
+        assert_eq!(schema["properties"], expected);
     }
 }

@@ -46,7 +46,9 @@ async fn converse(
     let greeting = json!({"type": "system", "content": format!("Connected to {model}"), "conversation_id": conversation});
     let _ = frames.send(greeting);
     if let Value::Array(messages) = shown["messages"].take() {
-        messages.into_iter().for_each(|message| drop(frames.send(message)));
+        for message in messages {
+            drop(frames.send(message));
+        }
     }
     let answering = tokio::spawn(answer(context, conversation, to_say, frames.clone()));
     loop {
