@@ -1,7 +1,8 @@
 //! What is wrong with a deployment from a client's point of view: files it does not read, or not as meant.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::Path;
 
 use super::view::{Part, PartKind, PartState};
 use super::{Client, Evidence};
@@ -62,9 +63,11 @@ pub(crate) fn of<'a>(
     let mut groups: BTreeMap<(FindingKind, String), Vec<String>> = BTreeMap::new();
     let mut add = |kind, text: String, name: String| groups.entry((kind, text)).or_default().push(name);
     let title = client.title;
+    // By text: comparing paths part by part takes longer than everything else here.
+    let by_path: BTreeMap<&OsStr, &Part> =
+        parts.iter().rev().map(|part| (part.path.as_os_str(), part)).collect();
     for part in parts.iter().filter(|part| part.imported_by.is_none()) {
         let ours = !part.modules.is_empty();
-        let dir = shown(group_dir(part));
         match &part.state {
             PartState::Cut { read, limit } if ours => {
                 let what = format!(
@@ -90,11 +93,15 @@ pub(crate) fn of<'a>(
                 add(FindingKind::HiddenBy, what, String::new());
             }
             PartState::HiddenBy(by)
-                if part.kind != PartKind::Instructions && ours && !same_modules(parts, part, by) =>
+                if part.kind != PartKind::Instructions && ours && !same_modules(&by_path, part, by) =>
             {
-                let by = parts.iter().find(|other| other.path == *by).map_or(by.as_path(), group_dir);
-                let what =
-                    format!("{title} does not use {}s in {dir}: hidden by {}", part.kind.name(), shown(by));
+                let by = by_path.get(by.as_os_str()).map_or(by.as_path(), |other| group_dir(other));
+                let what = format!(
+                    "{title} does not use {}s in {}: hidden by {}",
+                    part.kind.name(),
+                    shown(group_dir(part)),
+                    shown(by)
+                );
                 add(FindingKind::HiddenBy, what, part.name.clone());
             }
             PartState::NeedsTrust(file) if ours => {
@@ -147,7 +154,7 @@ fn doubled(title: &str, env: &Env, parts: &[Part], add: &mut impl FnMut(FindingK
             }
         }
     }
-    for ((kind, module), parts) in seen {
+    for ((kind, module), parts) in seen.into_iter().filter(|(_, parts)| parts.len() > 1) {
         let places: BTreeSet<&Path> = parts.iter().map(|part| part.path.as_path()).collect();
         let mut places = places.into_iter();
         let (Some(first), Some(second)) = (places.next(), places.next()) else {
@@ -184,29 +191,23 @@ fn not_read<'a>(
     desired: &Desired,
     add: &mut impl FnMut(FindingKind, String, String),
 ) {
-    let files: BTreeSet<&Path> = parts.iter().map(|part| part.path.as_path()).collect();
-    let skills: BTreeSet<&Path> = parts
+    let files: BTreeSet<&OsStr> = parts.iter().map(|part| part.path.as_os_str()).collect();
+    let skills: BTreeSet<&OsStr> = parts
         .iter()
         .filter(|part| part.kind == PartKind::Skill)
-        .filter_map(|part| part.path.parent())
+        .filter_map(|part| Some(part.path.parent()?.as_os_str()))
         .collect();
     for root in own {
-        let mut last: Option<(PathBuf, bool)> = None;
+        let mut last: Option<(&str, bool)> = None;
         for file in &root.files {
             // Files of one skill are decided together.
-            let top = file.path.as_str().split_once('/').map(|(top, _)| root.path.join(top));
-            if let (Some(top), Some((dir, known))) = (&top, &last)
-                && top == dir
-                && *known
-            {
+            let top = file.path.as_str().split_once('/').map(|(top, _)| top);
+            if top.is_some_and(|top| last == Some((top, true))) {
                 continue;
             }
-            let path = root.path.join(file.path.as_path());
-            let in_skill = top.as_ref().is_some_and(|top| skills.contains(top.as_path()));
-            if let Some(top) = top {
-                last = Some((top, in_skill));
-            }
-            if !in_skill && !files.contains(path.as_path()) {
+            let in_skill = top.is_some_and(|top| skills.contains(root.path.join(top).as_os_str()));
+            last = top.map(|top| (top, in_skill)).or(last);
+            if !in_skill && !files.contains(root.path.join(file.path.as_path()).as_os_str()) {
                 let what = format!("{title} does not read {}", shorten(env, &root.path));
                 let name = desired.module_ids(file).iter().next().unwrap_or_default().to_owned();
                 add(FindingKind::NotRead, what, name);
@@ -235,8 +236,8 @@ fn is_said(parts: &[Part], hidden: &Part) -> bool {
 }
 
 /// Whether the part that hides another says the same.
-fn same_modules(parts: &[Part], hidden: &Part, by: &Path) -> bool {
-    parts.iter().any(|part| part.path == by && part.kind == hidden.kind && part.modules == hidden.modules)
+fn same_modules(by_path: &BTreeMap<&OsStr, &Part>, hidden: &Part, by: &Path) -> bool {
+    by_path.get(by.as_os_str()).is_some_and(|part| part.kind == hidden.kind && part.modules == hidden.modules)
 }
 
 /// The names at the end of a message: all of a few, else how many more there are.

@@ -94,7 +94,7 @@ impl<'a> Files<'a> {
     fn wanted(&self, path: &Path) -> Option<&'a DesiredFile> {
         let roots = self.desired.into_iter().flat_map(|desired| &desired.roots);
         roots.filter_map(|root| below(root, path)).find_map(|(root, rel)| {
-            let at = root.files.binary_search_by(|file| file.path.as_str().cmp(rel.as_str())).ok()?;
+            let at = root.files.binary_search_by(|file| file.path.as_str().cmp(rel)).ok()?;
             root.files.get(at)
         })
     }
@@ -126,7 +126,7 @@ impl<'a> Files<'a> {
         }
         for root in self.desired.into_iter().flat_map(|desired| &desired.roots) {
             let prefix = match below(root, dir) {
-                Some((_, rel)) => rel + "/",
+                Some((_, rel)) => format!("{rel}/"),
                 None if root.path == dir => String::new(),
                 None => continue,
             };
@@ -166,9 +166,9 @@ impl<'a> Files<'a> {
 }
 
 /// The root and where `path` is below it, if it is.
-fn below<'a>(root: &'a DesiredRoot, path: &Path) -> Option<(&'a DesiredRoot, String)> {
+fn below<'a, 'p>(root: &'a DesiredRoot, path: &'p Path) -> Option<(&'a DesiredRoot, &'p str)> {
     let rel = path.strip_prefix(&root.path).ok()?.to_str()?;
-    (!rel.is_empty()).then(|| (root, rel.to_owned()))
+    (!rel.is_empty()).then_some((root, rel))
 }
 
 /// What looking through a client's eyes takes.
@@ -183,6 +183,21 @@ pub(crate) struct Viewer<'a> {
     pub(crate) files: Files<'a>,
     /// Whether the names in skills are read; if not, a skill has the name of its directory.
     pub(crate) read_names: bool,
+}
+
+fn part(kind: PartKind, place: &Place, path: PathBuf, (bytes, modules): (u64, Vec<String>)) -> Part {
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Part {
+        kind,
+        name: file_name,
+        path,
+        bytes,
+        of_user: place.base != Base::Project,
+        modules,
+        imported_by: None,
+        called: false,
+        state: PartState::Read,
+    }
 }
 
 /// What [`Viewer::look`] knows of the client.
@@ -245,19 +260,8 @@ impl Viewer<'_> {
     }
 
     fn part(&self, kind: PartKind, place: &Place, path: PathBuf) -> Part {
-        let (bytes, modules) = self.files.file(&path).unwrap_or_default();
-        let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Part {
-            kind,
-            name: file_name,
-            path,
-            bytes,
-            of_user: place.base != Base::Project,
-            modules,
-            imported_by: None,
-            called: false,
-            state: PartState::Read,
-        }
+        let found = self.files.file(&path).unwrap_or_default();
+        part(kind, place, path, found)
     }
 
     fn instructions(&self, eyes: &Eyes, step: &Step, parts: &mut Vec<Part>) {
@@ -343,10 +347,8 @@ impl Viewer<'_> {
                 let root = dir.join(place.path);
                 for name in self.files.names(&root) {
                     let path = root.join(&name).join(module::SKILL_FILE);
-                    if self.files.file(&path).is_none() {
-                        continue;
-                    }
-                    let mut part = self.part(PartKind::Skill, place, path);
+                    let Some(found) = self.files.file(&path) else { continue };
+                    let mut part = part(PartKind::Skill, place, path, found);
                     let frontmatter = self.frontmatter(&part.path);
                     let field = |name: &str| frontmatter.as_ref()?.get(name);
                     part.name = field("name").and_then(Value::as_str).map_or(name, ToOwned::to_owned);
@@ -371,9 +373,12 @@ impl Viewer<'_> {
 
     /// Whether the file beside a skill keeps the model from choosing it.
     fn is_called_by_policy(&self, skill: &Path) -> bool {
+        if !self.read_names {
+            return false;
+        }
         let policy = || {
             let file = skill.parent()?.join("agents/openai.yaml");
-            let text = self.files.text(&file, self.limits.pack_text_bytes).filter(|_| self.read_names)?;
+            let text = self.files.text(&file, self.limits.pack_text_bytes)?;
             let policy: Value = yaml::parse(&text, self.limits).ok()?;
             policy.pointer("/policy/allow_implicit_invocation")?.as_bool()
         };
