@@ -20,6 +20,7 @@ pub(super) async fn connect(
     Path(conversation): Path<String>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Response> {
+    context.permit("chat_send").map_err(IntoResponse::into_response)?;
     // A name that cannot be is refused before the socket is open.
     let shown = context.run("chat_show", argument("conversation_id", conversation.as_str())).await;
     let shown = shown.map_err(IntoResponse::into_response)?;
